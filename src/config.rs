@@ -1,0 +1,488 @@
+//! What can be configured, with every default and limit: options of the command line and their environment variables.
+//! Secrets are read here and shown nowhere.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use async_nats::{ConnectOptions, ServerAddr};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+
+use crate::wire::Subjects;
+
+/// Where a NATS server is looked for if nothing else is said.
+pub const DEFAULT_NATS_URL: &str = "nats://127.0.0.1:4222";
+
+/// The subject prefix if nothing else is said.
+pub const DEFAULT_PREFIX: &str = "tasklatch";
+
+/// Where health and metrics are served if nothing else is said.
+pub const DEFAULT_HTTP: &str = "127.0.0.1:7420";
+
+/// How many requests a service takes on at once if nothing else is said.
+pub const DEFAULT_MAX_IN_HAND: usize = 8192;
+
+/// The most requests that a service can be told to take on at once. async-nats buffers as many messages for a
+/// subscription, and drops what is past that.
+pub const MAX_IN_HAND_LIMIT: usize = 65_536;
+
+/// The most bytes that are read from a file that holds a secret.
+const SECRET_BYTES: u64 = 64 * 1024;
+
+/// An option that cannot be used, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+/// A secret, or `@` and the file that holds it. Its `Debug` shows neither.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Secret {
+    /// The secret itself: `@FILE` is read without its last line ending, `@@text` stands for `@text`.
+    fn read(&self, option: &str) -> Result<String, ConfigError> {
+        let Some(path) = self.0.strip_prefix('@') else {
+            return Ok(self.0.clone());
+        };
+        if path.starts_with('@') {
+            return Ok(path.to_owned());
+        }
+        let text = read_small_file(option, Path::new(path))?;
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+    }
+}
+
+/// How to reach the NATS server, for every verb.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "NATS options")]
+pub struct NatsOptions {
+    /// NATS servers to connect to, several by comma
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_URL",
+        hide_env_values = true,
+        default_value = DEFAULT_NATS_URL,
+        value_name = "URL[,URL]"
+    )]
+    pub nats_url: String,
+
+    /// Credentials file (JWT and seed) to log in with
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_CREDS",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    pub nats_creds: Option<PathBuf>,
+
+    /// User to log in as; needs --nats-password
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_USER",
+        value_name = "NAME",
+        hide_short_help = true
+    )]
+    pub nats_user: Option<String>,
+
+    /// Password of --nats-user, or @FILE to read it from a file
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_PASSWORD",
+        hide_env_values = true,
+        value_name = "SECRET|@FILE",
+        hide_short_help = true
+    )]
+    pub nats_password: Option<Secret>,
+
+    /// Token to log in with, or @FILE to read it from a file
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_TOKEN",
+        hide_env_values = true,
+        value_name = "SECRET|@FILE",
+        hide_short_help = true
+    )]
+    pub nats_token: Option<Secret>,
+
+    /// User NKey seed (SU…) to log in with, or @FILE to read it from a file
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_NKEY",
+        hide_env_values = true,
+        value_name = "SEED|@FILE",
+        hide_short_help = true
+    )]
+    pub nats_nkey: Option<Secret>,
+
+    /// Root certificates (PEM) to know the server by; makes TLS required
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_TLS_CA",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    pub nats_tls_ca: Option<PathBuf>,
+
+    /// Client certificate (PEM); needs --nats-tls-key and makes TLS required
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_TLS_CERT",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    pub nats_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of --nats-tls-cert
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_NATS_TLS_KEY",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    pub nats_tls_key: Option<PathBuf>,
+
+    /// Subject prefix of the inboxes that answers come to [default: _INBOX]
+    #[arg(
+        long,
+        global = true,
+        env = "TASKLATCH_INBOX_PREFIX",
+        value_name = "SUBJECT",
+        hide_short_help = true
+    )]
+    pub inbox_prefix: Option<String>,
+}
+
+impl fmt::Debug for NatsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A URL may hold a password, so it is shown without.
+        f.debug_struct("NatsOptions")
+            .field("nats_url", &self.shown_urls())
+            .field("nats_creds", &self.nats_creds)
+            .field("nats_user", &self.nats_user)
+            .field("nats_password", &self.nats_password)
+            .field("nats_token", &self.nats_token)
+            .field("nats_nkey", &self.nats_nkey)
+            .field("nats_tls_ca", &self.nats_tls_ca)
+            .field("nats_tls_cert", &self.nats_tls_cert)
+            .field("nats_tls_key", &self.nats_tls_key)
+            .field("inbox_prefix", &self.inbox_prefix)
+            .finish()
+    }
+}
+
+impl NatsOptions {
+    /// Reaches a server, or several by comma, without logging in.
+    pub fn at(nats_url: impl Into<String>) -> Self {
+        Self {
+            nats_url: nats_url.into(),
+            nats_creds: None,
+            nats_user: None,
+            nats_password: None,
+            nats_token: None,
+            nats_nkey: None,
+            nats_tls_ca: None,
+            nats_tls_cert: None,
+            nats_tls_key: None,
+            inbox_prefix: None,
+        }
+    }
+
+    /// How to log in and how to speak, read from the options and the files that they name.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if options contradict each other, or a file cannot be read.
+    pub fn connect_options(&self) -> Result<ConnectOptions, ConfigError> {
+        let options = self.with_tls(self.with_login()?)?;
+        let Some(prefix) = &self.inbox_prefix else {
+            return Ok(options);
+        };
+        if Subjects::new(prefix).is_err() {
+            return Err(ConfigError(format!(
+                "--inbox-prefix {prefix:?} is no subject: use tokens joined by single dots, without \
+                 wildcards, such as _INBOX_worker"
+            )));
+        }
+        Ok(options.custom_inbox_prefix(prefix))
+    }
+
+    fn with_login(&self) -> Result<ConnectOptions, ConfigError> {
+        let given = [
+            ("--nats-creds", self.nats_creds.is_some()),
+            ("--nats-user", self.nats_user.is_some()),
+            ("--nats-token", self.nats_token.is_some()),
+            ("--nats-nkey", self.nats_nkey.is_some()),
+        ];
+        let given: Vec<&str> = given.iter().filter(|way| way.1).map(|way| way.0).collect();
+        if given.len() > 1 {
+            return Err(ConfigError(format!(
+                "{} are {} ways to log in; give one (the environment variables TASKLATCH_NATS_… count too)",
+                given.join(" and "),
+                given.len()
+            )));
+        }
+        let options = ConnectOptions::new();
+        if let Some(path) = &self.nats_creds {
+            let text = read_small_file("--nats-creds", path)?;
+            return options.credentials(&text).map_err(|_| {
+                ConfigError(format!(
+                    "--nats-creds: {} is no credentials file; it must hold the JWT and the seed that `nsc` writes",
+                    path.display()
+                ))
+            });
+        }
+        if let Some(token) = &self.nats_token {
+            return Ok(options.token(not_empty("--nats-token", token)?));
+        }
+        if let Some(seed) = &self.nats_nkey {
+            let seed = not_empty("--nats-nkey", seed)?.trim().to_owned();
+            if !seed.starts_with("SU") {
+                return Err(ConfigError(
+                    "--nats-nkey is no seed of a user NKey, which begins with SU; to read it from a file, write @FILE"
+                        .to_owned(),
+                ));
+            }
+            return Ok(options.nkey(seed));
+        }
+        match (&self.nats_user, &self.nats_password) {
+            (Some(user), Some(password)) => {
+                Ok(options.user_and_password(user.clone(), password.read("--nats-password")?))
+            }
+            (Some(_), None) => Err(ConfigError(
+                "--nats-user needs --nats-password, or TASKLATCH_NATS_PASSWORD".to_owned(),
+            )),
+            (None, Some(_)) => Err(ConfigError(
+                "--nats-password needs --nats-user, or TASKLATCH_NATS_USER".to_owned(),
+            )),
+            (None, None) => Ok(options),
+        }
+    }
+
+    fn with_tls(&self, mut options: ConnectOptions) -> Result<ConnectOptions, ConfigError> {
+        if let Some(ca) = &self.nats_tls_ca {
+            read_small_file("--nats-tls-ca", ca)?;
+            options = options.add_root_certificates(ca.clone()).require_tls(true);
+        }
+        match (&self.nats_tls_cert, &self.nats_tls_key) {
+            (Some(cert), Some(key)) => {
+                read_small_file("--nats-tls-cert", cert)?;
+                read_small_file("--nats-tls-key", key)?;
+                Ok(options
+                    .add_client_certificate(cert.clone(), key.clone())
+                    .require_tls(true))
+            }
+            (None, None) => Ok(options),
+            _ => Err(ConfigError(
+                "--nats-tls-cert and --nats-tls-key only go together; give both or neither"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// The servers of `--nats-url`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if one of them is not a NATS URL. It names the place in the list and not the text, which may
+    /// hold a password.
+    pub fn addresses(&self) -> Result<Vec<ServerAddr>, ConfigError> {
+        let one = |(at, text): (usize, &str)| {
+            let wrong = |why: String| {
+                ConfigError(format!(
+                    "--nats-url: server {} of the list is not usable: {why}; write nats://host:port, or tls://host:port",
+                    at + 1
+                ))
+            };
+            let address: ServerAddr = text
+                .trim()
+                .parse()
+                .map_err(|error: std::io::Error| wrong(error.to_string()))?;
+            match address.scheme() {
+                "nats" | "tls" if address.host().is_empty() => {
+                    Err(wrong("it names no host".to_owned()))
+                }
+                "nats" | "tls" => Ok(address),
+                other => Err(wrong(format!("{other}:// is not supported"))),
+            }
+        };
+        self.nats_url.split(',').enumerate().map(one).collect()
+    }
+
+    /// The servers for people: without user names and passwords.
+    pub fn shown_urls(&self) -> String {
+        let Ok(addresses) = self.addresses() else {
+            return "the servers of --nats-url".to_owned();
+        };
+        let shown = addresses.iter().map(|address| {
+            let host = address.host();
+            let host = if host.contains(':') {
+                format!("[{host}]")
+            } else {
+                host.to_owned()
+            };
+            format!("{}://{host}:{}", address.scheme(), address.port())
+        });
+        shown.collect::<Vec<_>>().join(",")
+    }
+}
+
+fn not_empty(option: &str, secret: &Secret) -> Result<String, ConfigError> {
+    match secret.read(option)? {
+        text if text.is_empty() => Err(ConfigError(format!(
+            "{option} is empty; leave it out, or unset its variable"
+        ))),
+        text => Ok(text),
+    }
+}
+
+/// Reads a file that an option names. It is bounded, so that a wrong path cannot fill the memory.
+fn read_small_file(option: &str, path: &Path) -> Result<String, ConfigError> {
+    use std::io::Read;
+    let failed = |why: &dyn fmt::Display| {
+        ConfigError(format!("{option}: cannot read {}: {why}", path.display()))
+    };
+    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    file.take(SECRET_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(&error))?;
+    if text.len() as u64 > SECRET_BYTES {
+        return Err(failed(&format!(
+            "it is larger than {SECRET_BYTES} bytes, so it is not what is meant"
+        )));
+    }
+    Ok(text)
+}
+
+/// Where to serve health and metrics: an address, or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpAddress(pub Option<SocketAddr>);
+
+impl FromStr for HttpAddress {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let local = |port: &str| {
+            port.parse()
+                .map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        };
+        text.parse()
+            .or_else(|_| local(text.strip_prefix("localhost:").unwrap_or(text)))
+            .map(|address| Self(Some(address)))
+            .map_err(|_| {
+                ConfigError(format!(
+                    "give an address and a port, such as {DEFAULT_HTTP}, or off"
+                ))
+            })
+    }
+}
+
+impl fmt::Display for HttpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+/// How events are published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EventsMode {
+    /// Plain NATS: subscribers that are there get them.
+    Core,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged, to standard error.
+#[derive(Args, Clone, Debug)]
+pub struct LogOptions {
+    /// How a log line looks
+    #[arg(long, env = "TASKLATCH_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+
+    /// What to log: a level, or a filter such as info,tasklatch=debug [default: info; of dev: warn]
+    #[arg(long, env = "TASKLATCH_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+/// The options of the service.
+#[derive(Args, Clone, Debug)]
+pub struct ServeOptions {
+    /// Database file; made if it is not there
+    #[arg(
+        long,
+        env = "TASKLATCH_DATABASE",
+        default_value = "tasklatch.db",
+        value_name = "FILE"
+    )]
+    pub database: PathBuf,
+
+    /// How events are published
+    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
+    pub events: EventsMode,
+
+    /// Where to serve /live, /ready and /metrics, or off
+    #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
+    pub http: HttpAddress,
+
+    /// Serve although a service with another ledger answers under the same prefix: each then sees a part of the requests
+    #[arg(
+        long,
+        env = "TASKLATCH_ALLOW_OTHER_LEDGERS",
+        value_parser = clap::builder::FalseyValueParser::new()
+    )]
+    pub allow_other_ledgers: bool,
+
+    /// Requests taken on at once; what is past that is answered `overloaded` [1 to 65536]
+    #[arg(
+        long,
+        env = "TASKLATCH_MAX_IN_HAND",
+        default_value_t = DEFAULT_MAX_IN_HAND,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_IN_HAND_LIMIT as u64),
+        value_name = "REQUESTS"
+    )]
+    pub max_in_hand: usize,
+
+    /// What is logged.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Requests in, answers out.
+//!
+//! Each endpoint has a subscription and a task that takes its messages, decodes them and hands them on: what may change a
+//! task goes to the [`Applier`](applier::Applier), the one task that writes; what only reads is read beside it. Work in
+//! hand is bounded; past the bound the answer is `overloaded`, at once. Every request is answered.
+
+pub mod applier;
+pub mod discovery;
+mod replies;
+
+use std::sync::Arc;
+
+use async_nats::{Message, Subscriber};
+use futures_util::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use replies::{Replier, Ticket};
+
+use crate::ids;
+use crate::ledger::{Applied, Circumstances, Command, Fault, Found, Ledger, Page, SWEEP_TASKS_MAX};
+use crate::report::Selector;
+use crate::task::Timestamp;
+use crate::wire::{Answer, Endpoint, ListQuery, Refusal, Request, Subjects, decode};
+
+/// The queue group of every endpoint (protocol section 1).
+pub const QUEUE_GROUP: &str = "tasklatch";
+
+/// How many bytes of requests are in hand at most. Each may have up to the server's `max_payload`, so their number alone
+/// bounds nothing.
+const IN_HAND_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Work for the applier.
+#[derive(Debug)]
+pub struct Work {
+    /// What to do.
+    pub command: Command,
+    /// Who hears of it.
+    pub then: Then,
+}
+
+/// Who hears what became of a command, once that is durable.
+#[derive(Debug)]
+pub enum Then {
+    /// A client.
+    Answer(Ticket),
+    /// A task of the service.
+    Tell(oneshot::Sender<Result<Applied, Fault>>),
+    /// Nobody.
+    Nothing,
+}
+
+/// Takes requests and hands them on.
+#[derive(Clone)]
+pub struct Consumer {
+    ledger: Ledger,
+    replier: Replier,
+    work: mpsc::Sender<Work>,
+    in_hand: Arc<InHand>,
+    /// Requests that are read beside the applier.
+    reads: TaskTracker,
+}
+
+#[derive(Debug)]
+struct InHand {
+    requests: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+}
+
+/// A share of the work in hand, given back when it is dropped.
+#[derive(Debug)]
+pub struct Share {
+    _request: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+impl InHand {
+    fn take(&self, bytes: usize) -> Option<Share> {
+        // A request is never larger than the server's max_payload, which the permits of a semaphore can count.
+        let bytes = u32::try_from(bytes.max(1)).ok()?;
+        Some(Share {
+            _request: self.requests.clone().try_acquire_owned().ok()?,
+            _bytes: self.bytes.clone().try_acquire_many_owned(bytes).ok()?,
+        })
+    }
+}
+
+impl Consumer {
+    /// A consumer that takes on up to `max_in_hand` requests at once.
+    pub fn new(
+        ledger: Ledger,
+        replier: Replier,
+        work: mpsc::Sender<Work>,
+        max_in_hand: usize,
+    ) -> Self {
+        let in_hand = InHand {
+            requests: Arc::new(Semaphore::new(max_in_hand)),
+            bytes: Arc::new(Semaphore::new(IN_HAND_BYTES_MAX)),
+        };
+        Self {
+            ledger,
+            replier,
+            work,
+            in_hand: Arc::new(in_hand),
+            reads: TaskTracker::new(),
+        }
+    }
+
+    /// Takes the messages of one endpoint until `drain` is cancelled; then those that the server has sent already, and
+    /// ends. It ending by itself means that the client has ended, which is fatal.
+    pub async fn take(
+        self,
+        endpoint: Endpoint,
+        mut messages: Subscriber,
+        drain: CancellationToken,
+    ) {
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message,
+                () = drain.cancelled() => break,
+            };
+            match message {
+                Some(message) => self.accept(endpoint, message).await,
+                None => return,
+            }
+        }
+        if messages.drain().await.is_ok() {
+            while let Some(message) = messages.next().await {
+                self.accept(endpoint, message).await;
+            }
+        }
+    }
+
+    /// Waits until the reads that were begun have been answered.
+    pub async fn finish_reads(&self) {
+        self.reads.close();
+        self.reads.wait().await;
+    }
+
+    async fn accept(&self, endpoint: Endpoint, message: Message) {
+        let ticket = self.replier.ticket(endpoint, message.reply.as_ref());
+        let subject_task_id = match endpoint {
+            Endpoint::ReportOfTask => message.subject.rsplit('.').next(),
+            _ => None,
+        };
+        let Some(share) = self.in_hand.take(message.payload.len()) else {
+            return self.refuse(ticket, &Refusal::overloaded()).await;
+        };
+        let ticket = ticket.with(share);
+        match decode(
+            endpoint,
+            subject_task_id,
+            &message.payload,
+            ids::new_task_id,
+        ) {
+            Err(refusal) => self.refuse(ticket, &refusal).await,
+            Ok(Request::Change(change)) => self.enqueue(Command::Change(change), ticket).await,
+            Ok(Request::Get(selector)) => {
+                let consumer = self.clone();
+                self.reads
+                    .spawn(async move { consumer.get(selector, ticket).await });
+            }
+            Ok(Request::List(query)) => {
+                let consumer = self.clone();
+                self.reads
+                    .spawn(async move { consumer.list(query, ticket).await });
+            }
+        }
+    }
+
+    async fn refuse(&self, ticket: Ticket, refusal: &Refusal) {
+        self.replier.send(ticket, Answer::refused(refusal)).await;
+    }
+
+    /// The queue has room for all shares of the work in hand, so that this does not wait.
+    async fn enqueue(&self, command: Command, ticket: Ticket) {
+        let work = Work {
+            command,
+            then: Then::Answer(ticket),
+        };
+        if let Err(mpsc::error::SendError(Work {
+            then: Then::Answer(ticket),
+            ..
+        })) = self.work.send(work).await
+        {
+            self.refuse(ticket, &Refusal::unavailable()).await;
+        }
+    }
+
+    async fn get(&self, selector: Selector, ticket: Ticket) {
+        match self.ledger.get(&selector, self.circumstances()).await {
+            Ok(Found::Answer(applied)) => self.replier.send(ticket, answer_to(Ok(applied))).await,
+            Ok(Found::Due) => self.enqueue(Command::Get(selector), ticket).await,
+            Err(fault) => self.replier.send(ticket, answer_to(Err(fault))).await,
+        }
+    }
+
+    async fn list(&self, query: ListQuery, ticket: Ticket) {
+        let circumstances = self.circumstances();
+        let page = match expire_due(&self.ledger, &self.work, circumstances.now).await {
+            Ok(()) => self.ledger.list(&query, circumstances).await,
+            Err(fault) => Err(fault),
+        };
+        let answer = match page {
+            Ok(Page::Body(body)) => Answer::done(body.into(), None),
+            Ok(Page::Refused(refusal)) => Answer::refused(&refusal),
+            Err(fault) => answer_to(Err(fault)),
+        };
+        self.replier.send(ticket, answer).await;
+    }
+
+    fn circumstances(&self) -> Circumstances {
+        Circumstances {
+            now: Timestamp::now(),
+            max_payload: self.replier.max_payload(),
+        }
+    }
+}
+
+/// Has every task expired whose deadline has come: so that no list shows one as open, and for observers.
+///
+/// # Errors
+/// If the store fails.
+pub async fn expire_due(
+    ledger: &Ledger,
+    work: &mpsc::Sender<Work>,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    while ledger.is_any_due(now).await? {
+        let (tell, told) = oneshot::channel();
+        let sweep = Work {
+            command: Command::Sweep,
+            then: Then::Tell(tell),
+        };
+        if work.send(sweep).await.is_err() {
+            return Ok(());
+        }
+        match told.await {
+            Ok(Ok(Applied::Swept(tasks))) if tasks == SWEEP_TASKS_MAX => {}
+            Ok(Err(fault)) => return Err(fault),
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// The one place where what became of a command turns into an answer.
+pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
+    use crate::ledger::FaultKind;
+    match result {
+        Ok(Applied::Task { body, outcome }) => Answer::done(body, outcome),
+        Ok(Applied::Refused(refusal)) => Answer::refused(&refusal),
+        // No client can ask for these.
+        Ok(Applied::Swept(_) | Applied::Published) => Answer::refused(&Refusal::internal()),
+        Err(fault) => match fault.kind() {
+            FaultKind::Passing | FaultKind::Damaged | FaultKind::Other => {
+                Answer::refused(&Refusal::unavailable())
+            }
+            FaultKind::Refused => Answer::refused(&Refusal::internal()),
+        },
+    }
+}
+
+/// Subscribes to every endpoint.
+///
+/// # Errors
+/// If the client has ended.
+pub async fn subscribe(
+    client: &async_nats::Client,
+    subjects: &Subjects,
+) -> Result<Vec<(Endpoint, Subscriber)>, async_nats::SubscribeError> {
+    let mut subscriptions = Vec::with_capacity(Endpoint::ALL.len());
+    for endpoint in Endpoint::ALL {
+        let messages = client
+            .queue_subscribe(subjects.of(endpoint), QUEUE_GROUP.to_owned())
+            .await?;
+        subscriptions.push((endpoint, messages));
+    }
+    Ok(subscriptions)
+}

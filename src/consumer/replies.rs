@@ -1,0 +1,112 @@
+//! Answers on their way out.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_nats::{Client, PublishErrorKind, Subject};
+
+use super::Share;
+use super::discovery::Statistics;
+use crate::nats::header_map;
+use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
+
+/// What is needed to answer one request: exactly one answer is sent for each.
+#[derive(Debug)]
+pub struct Ticket {
+    endpoint: Endpoint,
+    reply: Option<Subject>,
+    received: Instant,
+    /// Held until the answer is on its way, so that answers that wait are work in hand too.
+    _share: Option<Share>,
+}
+
+impl Ticket {
+    pub(super) fn with(self, share: Share) -> Self {
+        Self {
+            _share: Some(share),
+            ..self
+        }
+    }
+}
+
+/// Sends answers.
+#[derive(Clone, Debug)]
+pub struct Replier {
+    client: Client,
+    subjects: Subjects,
+    statistics: Arc<Statistics>,
+}
+
+impl Replier {
+    /// Sends on this connection.
+    pub fn new(client: Client, subjects: Subjects, statistics: Arc<Statistics>) -> Self {
+        Self {
+            client,
+            subjects,
+            statistics,
+        }
+    }
+
+    /// The server's `max_payload` in bytes, as it last said.
+    pub fn max_payload(&self) -> usize {
+        self.client.max_payload()
+    }
+
+    /// Takes note of a request. A reply subject at which the service must not publish is as good as none.
+    pub fn ticket(&self, endpoint: Endpoint, reply: Option<&Subject>) -> Ticket {
+        let reply = reply.filter(|subject| {
+            let allowed = self.subjects.may_answer_to(subject);
+            if !allowed {
+                tracing::warn!(reply.subject = %subject.escape_debug(), "a request asks for its answer at a subject that is not a client's; it gets none");
+            }
+            allowed
+        });
+        Ticket {
+            endpoint,
+            reply: reply.cloned(),
+            received: Instant::now(),
+            _share: None,
+        }
+    }
+
+    /// Sends the answer to a request.
+    pub async fn send(&self, ticket: Ticket, answer: Answer) {
+        let error = answer
+            .headers
+            .iter()
+            .find(|(name, _)| *name == header::SERVICE_ERROR)
+            .map(|(_, text)| text.clone());
+        if let Some(reply) = ticket.reply.clone() {
+            self.publish(reply, answer).await;
+        }
+        self.statistics
+            .count(ticket.endpoint, ticket.received.elapsed(), error);
+    }
+
+    async fn publish(&self, reply: Subject, answer: Answer) {
+        let bytes = answer.body.len();
+        let sent = self
+            .client
+            .publish_with_headers(reply.clone(), header_map(&answer.headers), answer.body)
+            .await;
+        match sent {
+            Ok(()) => {}
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                // The limit was lowered between the decision and this moment.
+                let limit = self.max_payload();
+                let message = format!(
+                    "the answer has {bytes} bytes, but the server's max_payload is {limit} now; raise it and send the same again"
+                );
+                let refusal = Refusal::new(Code::Unavailable, message).over(limit, bytes);
+                let answer = Answer::refused(&refusal);
+                let _ = self
+                    .client
+                    .publish_with_headers(reply, header_map(&answer.headers), answer.body)
+                    .await;
+            }
+            Err(error) => {
+                tracing::warn!(reply.subject = %reply.escape_debug(), error = %error, "an answer could not be sent");
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `/live` and `/ready`, for those who look after the service. No content of tasks is shown.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::health::{Health, Readiness};
+
+/// An HTTP address that is bound and not served yet.
+#[derive(Debug)]
+pub struct Http {
+    listener: TcpListener,
+}
+
+impl Http {
+    /// Binds the address.
+    ///
+    /// # Errors
+    /// If it cannot be had, most often since it is in use.
+    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self {
+            listener: TcpListener::bind(address).await?,
+        })
+    }
+
+    /// The address, with the port that a port of 0 became.
+    ///
+    /// # Errors
+    /// If the operating system does not say.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until the token is cancelled.
+    ///
+    /// # Errors
+    /// If the listener fails.
+    pub async fn serve(self, health: Arc<Health>, stop: CancellationToken) -> io::Result<()> {
+        let router = Router::new()
+            .route("/live", get(|| async { "live\n" }))
+            .route("/ready", get(ready))
+            .with_state(health);
+        axum::serve(self.listener, router)
+            .with_graceful_shutdown(stop.cancelled_owned())
+            .await
+    }
+}
+
+async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, Json<Readiness>) {
+    let readiness = health.readiness();
+    let status = if readiness.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(readiness))
+}

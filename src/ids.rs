@@ -1,0 +1,18 @@
+//! The one place where identity made at random enters.
+
+use uuid::Uuid;
+
+/// A task ID for a task whose creator brought none: `t-` and a UUIDv7 (protocol section 2), which sorts by time.
+pub fn new_task_id() -> String {
+    format!("t-{}", Uuid::now_v7())
+}
+
+/// The identity of a ledger, made with it and anew by a restore (protocol section 5).
+pub fn new_ledger_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+/// The identity of one running service in discovery (ADR-32).
+pub fn new_instance_id() -> String {
+    Uuid::now_v7().simple().to_string()
+}

@@ -1,0 +1,106 @@
+//! The store. All SQL is here, and all of it in sets: one transaction for all that waits, few statements in it.
+//!
+//! [`open`] gives two handles. The [`Writer`] is the only road by which a ledger changes; one task owns it. The
+//! [`Ledger`] reads, from as many tasks as like to. The model itself is told in `migrations/`.
+
+mod desk;
+mod fault;
+mod lock;
+mod open;
+mod read;
+mod rows;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sqlx::{SqliteConnection, SqlitePool};
+
+pub use fault::{Fault, FaultKind};
+pub use lock::HolderLock;
+pub use open::{OpenError, open, open_read_only};
+pub use read::{Found, Outgoing, Page, SnapshotReader};
+pub use write::{SnapshotWriter, Writer};
+
+use crate::report::Selector;
+use crate::task::Timestamp;
+use crate::wire::{Change, Outcome, Refusal};
+
+/// How many commands one transaction takes at most. Measured best by prototypes at about this size; past it a batch only
+/// makes those wait who came first.
+pub const BATCH_COMMANDS_MAX: usize = 1024;
+
+/// How many tasks one command of the sweep expires at most, so that a sweep never holds up reports for long.
+pub const SWEEP_TASKS_MAX: usize = 256;
+
+/// What the writer can be asked to do.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// A request that may change a task.
+    Change(Change),
+    /// Read a task, after expiring it if its deadline has come.
+    Get(Selector),
+    /// Expire tasks whose deadline has come, [`SWEEP_TASKS_MAX`] at most.
+    Sweep,
+    /// All revisions up to this one have been published.
+    Published(i64),
+}
+
+/// What became of a command. Durable on disk by the time anybody sees it.
+#[derive(Clone, Debug)]
+pub enum Applied {
+    /// The request did what it should: the task's JSON, and for a report whether it was accepted or replayed.
+    Task {
+        /// The current task, as the protocol writes it.
+        body: Bytes,
+        /// For a report.
+        outcome: Option<Outcome>,
+    },
+    /// The request was refused and changed nothing.
+    Refused(Refusal),
+    /// A sweep expired so many tasks.
+    Swept(usize),
+    /// Noted.
+    Published,
+}
+
+/// The circumstances of a batch, which enter as arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// The time.
+    pub now: Timestamp,
+    /// The server's `max_payload` in bytes: no answer or event larger than this may come to be.
+    pub max_payload: usize,
+}
+
+/// The reading side of an open ledger.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    ledger_id: Arc<str>,
+    path: Arc<Path>,
+    readers: SqlitePool,
+}
+
+impl Ledger {
+    /// The identity of this ledger: part of the identity of its events.
+    pub fn ledger_id(&self) -> &str {
+        &self.ledger_id
+    }
+
+    /// The database file.
+    pub fn path(&self) -> PathBuf {
+        self.path.to_path_buf()
+    }
+
+    /// Closes the reading connections.
+    pub async fn close(&self) {
+        self.readers.close().await;
+    }
+}
+
+async fn ledger_id_of(connection: &mut SqliteConnection) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar("SELECT ledger_id FROM ledger")
+        .fetch_one(connection)
+        .await
+}

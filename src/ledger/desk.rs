@@ -1,0 +1,380 @@
+//! The tasks of one batch, laid out in memory: loaded in sets, changed one command after the other, written in sets.
+//!
+//! Several commands for one task meet here: each sees what those before it did, so that of several reports for one task
+//! one is accepted and the rest are replays or refusals, all in one transaction.
+
+mod load;
+mod panes;
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use super::{Applied, Circumstances, Command};
+use crate::report::{self, Report, Selector, Verdict};
+use crate::task::{Disposition, Lifecycle, Task, Timestamp};
+use crate::wire::{Change, Code, HEADERS_MAX_BYTES, NewTask, Outcome, Refusal};
+use panes::Pane;
+
+/// The key of a task's row.
+pub(super) type Key = i64;
+
+/// The tasks of one batch, and what is to be written of them.
+pub(super) struct Desk {
+    circumstances: Circumstances,
+    tasks: HashMap<Key, Task>,
+    keys: HashMap<String, Key>,
+    panes: HashMap<String, Pane>,
+    /// Keys of loaded tasks whose deadline has come, for the sweep.
+    due: Vec<Key>,
+    /// Keys from here on are those of tasks that this batch makes.
+    first_new_key: Key,
+    next_key: Key,
+    pub(super) writes: Writes,
+}
+
+/// What a batch changes, in the order in which it came to be.
+#[derive(Default)]
+pub(super) struct Writes {
+    /// New tasks.
+    pub created: Vec<Key>,
+    /// Tasks that were there, with the revision they had in the store.
+    pub updated: BTreeMap<Key, i64>,
+    /// Tasks whose result is new.
+    pub results: Vec<Key>,
+    /// One for each change.
+    pub revisions: Vec<Revision>,
+    /// How far events are known to be published.
+    pub published: Option<i64>,
+}
+
+/// A row of the outbox.
+pub(super) struct Revision {
+    pub key: Key,
+    pub revision: i64,
+    pub lifecycle: Lifecycle,
+    pub updated_at: Timestamp,
+    pub disposition: Option<Disposition>,
+}
+
+impl Writes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.revisions.is_empty() && self.published.is_none()
+    }
+}
+
+/// What a change needs from a task, besides its place: the command's way to say "no".
+type Decision = Result<(Key, Option<Outcome>), Refusal>;
+
+impl Desk {
+    /// The task of a key that is on the desk.
+    pub(super) fn task(&self, key: Key) -> Option<&Task> {
+        self.tasks.get(&key)
+    }
+
+    /// Carries out one command on the desk.
+    ///
+    /// # Errors
+    /// Only if a task does not encode as JSON.
+    pub(super) fn apply(&mut self, command: &Command) -> Result<Applied, serde_json::Error> {
+        let decision = match command {
+            Command::Sweep => return Ok(Applied::Swept(self.sweep())),
+            Command::Published(seq) => {
+                self.writes.published = self.writes.published.max(Some(*seq));
+                return Ok(Applied::Published);
+            }
+            Command::Get(selector) => self.select(selector).map(|key| (key, None)),
+            Command::Change(change) => self.change(change)?,
+        };
+        match decision {
+            Ok((key, outcome)) => self.answer(key, outcome),
+            Err(refusal) => Ok(Applied::Refused(refusal)),
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> Result<Decision, serde_json::Error> {
+        match change {
+            Change::Report { selector, report } => self.report(selector, report),
+            Change::Create(new) => self.create(new),
+            Change::Start(selector) => self.start(selector),
+            Change::Cancel { selector, reason } => self.cancel(selector, reason.as_deref()),
+            Change::Review { selector, .. } => self.review(selector, change),
+        }
+    }
+
+    fn answer(&self, key: Key, outcome: Option<Outcome>) -> Result<Applied, serde_json::Error> {
+        let task = &self.tasks[&key];
+        let body = Bytes::from(serde_json::to_vec(task)?);
+        Ok(match self.fits(&body) {
+            Ok(()) => Applied::Task { body, outcome },
+            Err((limit, actual)) => Applied::Refused(answer_too_large(task, limit, actual)),
+        })
+    }
+
+    fn report(
+        &mut self,
+        selector: &Selector,
+        report: &Report,
+    ) -> Result<Decision, serde_json::Error> {
+        let key = match self.select_for_report(selector, report) {
+            Ok(key) => key,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let task = &self.tasks[&key];
+        match report::decide(task, report) {
+            Verdict::Replayed => Ok(Ok((key, Some(Outcome::Replayed)))),
+            Verdict::Conflicting { differs } => Ok(Err(Refusal::result_conflict(
+                &task.task_id,
+                task.lifecycle,
+                &differs,
+            ))),
+            Verdict::Terminal(lifecycle) => {
+                let wanted = "a report cannot follow, so stop";
+                Ok(Err(Refusal::task_terminal(
+                    &task.task_id,
+                    lifecycle,
+                    wanted,
+                )))
+            }
+            Verdict::Accepted => {
+                let mut accepted = task.clone();
+                let now = self.circumstances.now;
+                accepted.accept(report.clone().into_result(now), now);
+                self.keep(key, accepted, Code::InvalidReport, Some(Outcome::Accepted))
+            }
+        }
+    }
+
+    fn create(&mut self, new: &NewTask) -> Result<Decision, serde_json::Error> {
+        if let Some(&key) = self.keys.get(&new.task_id) {
+            self.settle(key);
+            let task = &self.tasks[&key];
+            let differs = differing_creation(task, new);
+            return Ok(match differs.is_empty() {
+                true => Ok((key, None)),
+                false => Err(Refusal::task_conflict(
+                    &task.task_id,
+                    task.lifecycle,
+                    &differs,
+                )),
+            });
+        }
+        let now = self.circumstances.now;
+        if new.deadline.is_some_and(|deadline| deadline <= now) {
+            let message = "deadline has passed already; it must lie in the future";
+            return Ok(Err(
+                Refusal::new(Code::InvalidRequest, message).at("/deadline")
+            ));
+        }
+        let task = Task {
+            task_id: new.task_id.clone(),
+            pane_id: new.pane_id.clone(),
+            title: new.title.clone(),
+            lifecycle: Lifecycle::Submitted,
+            metadata: new.metadata.clone(),
+            deadline: new.deadline,
+            reason: None,
+            result: None,
+            disposition: None,
+            revision: 1,
+            created_at: now,
+            updated_at: now,
+        };
+        let key = self.next_key;
+        let decision = self.keep(key, task, Code::InvalidRequest, None)?;
+        if decision.is_ok() {
+            self.next_key += 1;
+            self.keys.insert(new.task_id.clone(), key);
+        }
+        Ok(decision)
+    }
+
+    fn start(&mut self, selector: &Selector) -> Result<Decision, serde_json::Error> {
+        self.change_selected(selector, |task, now| match task.lifecycle {
+            Lifecycle::Working => Ok(false),
+            Lifecycle::Submitted => {
+                task.start(now);
+                Ok(true)
+            }
+            ended => Err(Refusal::task_terminal(
+                &task.task_id,
+                ended,
+                "it cannot be started",
+            )),
+        })
+    }
+
+    fn cancel(
+        &mut self,
+        selector: &Selector,
+        reason: Option<&str>,
+    ) -> Result<Decision, serde_json::Error> {
+        self.change_selected(selector, |task, now| match task.lifecycle {
+            Lifecycle::Canceled => Ok(false),
+            ended if ended.is_terminal() => Err(Refusal::task_terminal(
+                &task.task_id,
+                ended,
+                "it cannot be canceled",
+            )),
+            _ => {
+                task.cancel(reason.map(str::to_owned), now);
+                Ok(true)
+            }
+        })
+    }
+
+    fn review(
+        &mut self,
+        selector: &Selector,
+        change: &Change,
+    ) -> Result<Decision, serde_json::Error> {
+        let Change::Review {
+            verdict,
+            note,
+            reviewer,
+            ..
+        } = change
+        else {
+            return Ok(Err(Refusal::internal()));
+        };
+        self.change_selected(selector, |task, now| {
+            if task.result.is_none() {
+                return Err(Refusal::no_result(&task.task_id, task.lifecycle));
+            }
+            let same = task.disposition.as_ref().is_some_and(|there| {
+                there.verdict == *verdict && there.note == *note && there.reviewer == *reviewer
+            });
+            if !same {
+                task.review(*verdict, note.clone(), reviewer.clone(), now);
+            }
+            Ok(!same)
+        })
+    }
+
+    /// Changes the selected task by `change`, which says whether it did.
+    fn change_selected(
+        &mut self,
+        selector: &Selector,
+        change: impl FnOnce(&mut Task, Timestamp) -> Result<bool, Refusal>,
+    ) -> Result<Decision, serde_json::Error> {
+        let key = match self.select(selector) {
+            Ok(key) => key,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut task = self.tasks[&key].clone();
+        match change(&mut task, self.circumstances.now) {
+            Ok(true) => self.keep(key, task, Code::InvalidRequest, None),
+            Ok(false) => Ok(Ok((key, None))),
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// Takes a changed or new task onto the desk, unless its answer or events would be larger than the server carries:
+    /// that is found out before anything is written (protocol section 3, the limits).
+    fn keep(
+        &mut self,
+        key: Key,
+        task: Task,
+        too_large: Code,
+        outcome: Option<Outcome>,
+    ) -> Result<Decision, serde_json::Error> {
+        let body = serde_json::to_vec(&task)?;
+        if let Err((limit, actual)) = self.fits(&body) {
+            let message = format!(
+                "the task would have {actual} bytes as an answer or event, headers included; the server's max_payload is {limit}"
+            );
+            let refusal = Refusal::new(too_large, message)
+                .over(limit, actual)
+                .about(&task.task_id);
+            return Ok(Err(refusal));
+        }
+        self.record(key, task);
+        Ok(Ok((key, outcome)))
+    }
+
+    fn fits(&self, body: &[u8]) -> Result<(), (usize, usize)> {
+        let limit = self.circumstances.max_payload;
+        let actual = body.len() + HEADERS_MAX_BYTES;
+        if actual <= limit {
+            Ok(())
+        } else {
+            Err((limit, actual))
+        }
+    }
+
+    /// Notes a change for writing, and what it means for the task's pane.
+    fn record(&mut self, key: Key, task: Task) {
+        let before = self.tasks.get(&key);
+        match before {
+            None => self.writes.created.push(key),
+            Some(before) if key < self.first_new_key => {
+                self.writes.updated.entry(key).or_insert(before.revision);
+            }
+            Some(_) => {}
+        }
+        if task.result.is_some() && before.is_none_or(|before| before.result.is_none()) {
+            self.writes.results.push(key);
+        }
+        self.writes.revisions.push(Revision {
+            key,
+            revision: task.revision,
+            lifecycle: task.lifecycle,
+            updated_at: task.updated_at,
+            disposition: task.disposition.clone(),
+        });
+        if let Some(pane) = task
+            .pane_id
+            .as_ref()
+            .and_then(|pane_id| self.panes.get_mut(pane_id))
+        {
+            pane.follow(key, before, &task, self.circumstances.now);
+        }
+        self.tasks.insert(key, task);
+    }
+
+    /// Expires a task whose deadline has come, before anything else looks at it.
+    fn settle(&mut self, key: Key) {
+        let now = self.circumstances.now;
+        if let Some(task) = self.tasks.get(&key).filter(|task| task.is_due(now)) {
+            let mut expired = task.clone();
+            expired.expire(now);
+            self.record(key, expired);
+        }
+    }
+
+    fn sweep(&mut self) -> usize {
+        let now = self.circumstances.now;
+        let mut swept = 0;
+        for key in std::mem::take(&mut self.due) {
+            if self.tasks[&key].is_due(now) {
+                self.settle(key);
+                swept += 1;
+            }
+        }
+        swept
+    }
+}
+
+/// An answer that would not fit, since the server's limit was lowered after the task was written.
+fn answer_too_large(task: &Task, limit: usize, actual: usize) -> Refusal {
+    let message = format!(
+        "the answer has {actual} bytes, but the server's max_payload is {limit} now; \
+         the task is safe: raise max_payload and send the same again"
+    );
+    Refusal::new(Code::Unavailable, message)
+        .over(limit, actual)
+        .about(&task.task_id)
+}
+
+/// The fields in which a request to create differs from the task that is there; the deadline as an instant.
+fn differing_creation(task: &Task, new: &NewTask) -> Vec<&'static str> {
+    [
+        ("pane_id", task.pane_id != new.pane_id),
+        ("title", task.title != new.title),
+        ("metadata", task.metadata != new.metadata),
+        ("deadline", task.deadline != new.deadline),
+    ]
+    .into_iter()
+    .filter_map(|(field, differs)| differs.then_some(field))
+    .collect()
+}

@@ -1,0 +1,211 @@
+//! Laying out a desk: all tasks and panes that a batch speaks of, in at most four statements.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{Row, SqliteConnection};
+
+use super::{Desk, Key, Pane, Writes};
+use crate::ledger::fault::{During, Fault};
+use crate::ledger::rows::{task_columns, task_from};
+use crate::ledger::{BATCH_COMMANDS_MAX, Circumstances, Command, SWEEP_TASKS_MAX};
+use crate::report::Selector;
+use crate::task::Timestamp;
+use crate::wire::Change;
+
+/// Past this many open tasks of a pane it does not matter how many more there are: one batch cannot close them all.
+const OPEN_COUNT_MAX: i64 = BATCH_COMMANDS_MAX as i64 + 2;
+
+/// What a batch speaks of.
+#[derive(Default)]
+struct Named<'a> {
+    task_ids: HashSet<&'a str>,
+    pane_ids: HashSet<&'a str>,
+    sweep: bool,
+}
+
+impl<'a> Named<'a> {
+    fn by(commands: &'a [Command]) -> Self {
+        let mut named = Self::default();
+        for command in commands {
+            match command {
+                Command::Published(_) => {}
+                Command::Sweep => named.sweep = true,
+                Command::Get(selector) => named.add(selector),
+                Command::Change(change) => match change {
+                    Change::Create(new) => {
+                        named.task_ids.insert(&new.task_id);
+                    }
+                    Change::Report { selector, .. }
+                    | Change::Start(selector)
+                    | Change::Cancel { selector, .. }
+                    | Change::Review { selector, .. } => named.add(selector),
+                },
+            }
+        }
+        named
+    }
+
+    fn add(&mut self, selector: &'a Selector) {
+        self.task_ids.extend(selector.task_id());
+        self.pane_ids.extend(selector.pane_id());
+    }
+}
+
+impl Desk {
+    /// Loads what the commands speak of. `next_key` is the key of the next new task.
+    pub(in crate::ledger) async fn load(
+        connection: &mut SqliteConnection,
+        commands: &[Command],
+        circumstances: Circumstances,
+        next_key: Key,
+    ) -> Result<Self, Fault> {
+        let mut desk = Self {
+            circumstances,
+            tasks: HashMap::new(),
+            keys: HashMap::new(),
+            panes: HashMap::new(),
+            due: Vec::new(),
+            first_new_key: next_key,
+            next_key,
+            writes: Writes::default(),
+        };
+        let named = Named::by(commands);
+        if !named.pane_ids.is_empty() {
+            desk.load_panes(connection, &named.pane_ids, circumstances.now)
+                .await?;
+        }
+        if !named.task_ids.is_empty() {
+            desk.load_by_id(connection, &named.task_ids).await?;
+        }
+        if named.sweep {
+            desk.due = due_keys(connection, circumstances.now).await?;
+        }
+        desk.load_by_key(connection).await?;
+        Ok(desk)
+    }
+
+    async fn load_panes(
+        &mut self,
+        connection: &mut SqliteConnection,
+        pane_ids: &HashSet<&str>,
+        now: Timestamp,
+    ) -> Result<(), Fault> {
+        let rows = sqlx::query(
+            "WITH named AS (
+                 SELECT value AS pane_id,
+                        (SELECT max(task_key) FROM tasks WHERE pane_id = value) AS newest
+                 FROM json_each(?1)
+             )
+             SELECT pane_id, newest,
+                    (SELECT count(*) FROM (
+                        SELECT 1 FROM tasks INDEXED BY open_tasks_by_pane
+                        WHERE tasks.pane_id = named.pane_id AND lifecycle IN ('submitted', 'working')
+                          AND (deadline IS NULL OR deadline > ?2)
+                        LIMIT ?3)),
+                    (SELECT task_key FROM tasks
+                     WHERE tasks.pane_id = named.pane_id AND task_key < newest
+                       AND lifecycle IN ('completed', 'failed', 'rejected')
+                     ORDER BY task_key DESC LIMIT 1)
+             FROM named WHERE newest IS NOT NULL",
+        )
+        .bind(json_array(pane_ids))
+        .bind(now.micros())
+        .bind(OPEN_COUNT_MAX)
+        .fetch_all(connection)
+        .await
+        .during("reading panes")?;
+        for row in rows {
+            let read = || -> Result<(String, Pane), sqlx::Error> {
+                let pane = Pane {
+                    newest: row.try_get(1)?,
+                    open: row.try_get(2)?,
+                    earlier_result: row.try_get(3)?,
+                };
+                Ok((row.try_get(0)?, pane))
+            };
+            let (pane_id, pane) = read().during("reading a pane")?;
+            self.panes.insert(pane_id, pane);
+        }
+        // A pane without a task yet may get one in this batch.
+        for pane_id in pane_ids {
+            self.panes.entry((*pane_id).to_owned()).or_default();
+        }
+        Ok(())
+    }
+
+    async fn load_by_id(
+        &mut self,
+        connection: &mut SqliteConnection,
+        task_ids: &HashSet<&str>,
+    ) -> Result<(), Fault> {
+        let sql = concat!(
+            "SELECT ",
+            task_columns!(),
+            " FROM json_each(?1) AS named CROSS JOIN tasks AS t ON t.task_id = named.value
+              LEFT JOIN results AS r ON r.task_key = t.task_key"
+        );
+        self.take(connection, sql, json_array(task_ids)).await
+    }
+
+    /// Loads the tasks that panes and the sweep point to.
+    async fn load_by_key(&mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
+        let pointed: HashSet<Key> = self
+            .panes
+            .values()
+            .flat_map(|pane| [pane.newest, pane.earlier_result])
+            .flatten()
+            .chain(self.due.iter().copied())
+            .filter(|key| !self.tasks.contains_key(key))
+            .collect();
+        if pointed.is_empty() {
+            return Ok(());
+        }
+        let sql = concat!(
+            "SELECT ",
+            task_columns!(),
+            " FROM json_each(?1) AS named CROSS JOIN tasks AS t ON t.task_key = named.value
+              LEFT JOIN results AS r ON r.task_key = t.task_key"
+        );
+        self.take(connection, sql, json_array(&pointed)).await
+    }
+
+    async fn take(
+        &mut self,
+        connection: &mut SqliteConnection,
+        sql: &'static str,
+        wanted: String,
+    ) -> Result<(), Fault> {
+        let rows = sqlx::query(sql)
+            .bind(wanted)
+            .fetch_all(connection)
+            .await
+            .during("reading tasks")?;
+        for row in &rows {
+            let (key, task) = task_from(row).during("reading a task")?;
+            self.keys.insert(task.task_id.clone(), key);
+            self.tasks.insert(key, task);
+        }
+        Ok(())
+    }
+}
+
+async fn due_keys(connection: &mut SqliteConnection, now: Timestamp) -> Result<Vec<Key>, Fault> {
+    sqlx::query_scalar(
+        "SELECT task_key FROM tasks
+         WHERE deadline <= ?1 AND lifecycle IN ('submitted', 'working')
+         ORDER BY deadline, task_key LIMIT ?2",
+    )
+    .bind(now.micros())
+    .bind(SWEEP_TASKS_MAX as i64)
+    .fetch_all(connection)
+    .await
+    .during("reading due tasks")
+}
+
+/// A set as a parameter. Task IDs are plain ASCII and pane IDs hold no control character, so that nothing in them means
+/// anything to SQLite's JSON functions.
+fn json_array<T: serde::Serialize>(values: &HashSet<T>) -> String {
+    // Strings and integers always encode.
+    #[allow(clippy::expect_used)]
+    serde_json::to_string(values).expect("a set of strings or integers encodes as JSON")
+}

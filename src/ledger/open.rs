@@ -1,0 +1,313 @@
+//! Opening a ledger: who holds it, whether it is one, how old it is, and how SQLite is set up for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::fault::is_not_a_database;
+use super::lock::{HolderLock, LockError};
+use super::{Ledger, Writer, ledger_id_of};
+use crate::ids;
+use crate::task::Timestamp;
+
+static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
+
+/// How long a statement waits for another process that holds the database before it fails as busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many connections read at the same time.
+const READERS_MAX: u32 = 4;
+
+/// `application_id` of a ledger, set by its first migration.
+const APPLICATION_ID: i64 = 0x7461_736b;
+
+/// Why a ledger cannot be opened. Nothing in the file was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "cannot open the database {path}: {source}; stop that process first, or use another --database"
+    )]
+    Held {
+        /// The database.
+        path: PathBuf,
+        /// Who.
+        source: LockError,
+    },
+    /// A later version of tasklatch has migrated it.
+    #[error(
+        "the database {path} was written by a newer tasklatch (its schema is {found}, this program knows up to {known}); \
+         use that version or a later one, the file was left as it is"
+    )]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The newest schema of this program.
+        known: i64,
+    },
+    /// The file holds something else.
+    #[error(
+        "{path} is no tasklatch database, and was left as it is; give another file with --database"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no such file, where one is needed.
+    #[error("there is no database {path}; give the file of a service with --database")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot open the database {path}: {source}; check the path and its permissions")]
+    Io {
+        /// The database.
+        path: PathBuf,
+        /// What it says.
+        source: io::Error,
+    },
+    /// A migration failed, or one that was applied is not the one of this program.
+    #[error("cannot bring the database {path} to this version: {source}")]
+    Migrate {
+        /// The database.
+        path: PathBuf,
+        /// What went wrong.
+        source: MigrateError,
+    },
+    /// SQLite refused.
+    #[error("cannot open the database {path}: {source}")]
+    Sqlite {
+        /// The database.
+        path: PathBuf,
+        /// What it says.
+        source: sqlx::Error,
+    },
+}
+
+/// Opens a ledger for writing and reading, and makes it if there is none. `purpose` is what a second process is told of
+/// this one.
+///
+/// # Errors
+/// [`OpenError`]; the file is then as it was.
+pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenError> {
+    let path = resolve(path)?;
+    let lock = HolderLock::take(&path, purpose).map_err(|source| match source {
+        LockError::Io { source, .. } => OpenError::Io {
+            path: path.clone(),
+            source,
+        },
+        held => OpenError::Held {
+            path: path.clone(),
+            source: held,
+        },
+    })?;
+    check_what_it_is(&path).await?;
+    let sqlite = |source| OpenError::Sqlite {
+        path: path.clone(),
+        source,
+    };
+    let mut connection = connect_writer(&path).await.map_err(sqlite)?;
+    MIGRATOR
+        .run(&mut connection)
+        .await
+        .map_err(|source| OpenError::Migrate {
+            path: path.clone(),
+            source,
+        })?;
+    make_identity(&mut connection).await.map_err(sqlite)?;
+    settle_on_disk(&mut connection).await.map_err(sqlite)?;
+    sync_folder(&path).map_err(|source| OpenError::Io {
+        path: path.clone(),
+        source,
+    })?;
+    let ledger_id = ledger_id_of(&mut connection).await.map_err(sqlite)?;
+    let writer = Writer::new(path.clone(), connection, lock)
+        .await
+        .map_err(sqlite)?;
+    let readers = reader_pool(&path).await.map_err(sqlite)?;
+    let ledger = Ledger {
+        ledger_id: ledger_id.into(),
+        path: path.into(),
+        readers,
+    };
+    Ok((ledger, writer))
+}
+
+/// Opens an existing ledger for reading beside a service that may be running on it.
+///
+/// # Errors
+/// [`OpenError`], also if there is no such file.
+pub async fn open_read_only(path: &Path) -> Result<SqliteConnection, OpenError> {
+    if !path.exists() {
+        return Err(OpenError::Missing {
+            path: path.to_owned(),
+        });
+    }
+    let path = resolve(path)?;
+    if !check_what_it_is(&path).await? {
+        return Err(OpenError::Foreign { path });
+    }
+    reader_options(&path)
+        .connect()
+        .await
+        .map_err(|source| OpenError::Sqlite { path, source })
+}
+
+pub(super) async fn connect_writer(path: &Path) -> Result<SqliteConnection, sqlx::Error> {
+    common_options(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        // An accepted report is on disk before its answer: nothing less than FULL promises that in WAL mode.
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .connect()
+        .await
+}
+
+/// Makes durable what is in the write-ahead log. After a crash the log may hold commits that the disk has never been asked
+/// to keep; to answer `replayed` for one of those, it must be asked first.
+pub(super) async fn settle_on_disk(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+fn common_options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(BUSY_TIMEOUT)
+}
+
+fn reader_options(path: &Path) -> SqliteConnectOptions {
+    common_options(path).read_only(true)
+}
+
+async fn reader_pool(path: &Path) -> Result<SqlitePool, sqlx::Error> {
+    SqlitePoolOptions::new()
+        .max_connections(READERS_MAX)
+        .connect_with(reader_options(path))
+        .await
+}
+
+/// The one path of a database, so that two names of one file meet at one lock.
+fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    match path.canonicalize() {
+        Ok(path) if path.is_dir() => Err(io(io::ErrorKind::IsADirectory.into())),
+        Ok(path) => Ok(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = match path.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => folder,
+                _ => Path::new("."),
+            };
+            let name = path
+                .file_name()
+                .ok_or_else(|| io(io::ErrorKind::InvalidInput.into()))?;
+            Ok(folder.canonicalize().map_err(io)?.join(name))
+        }
+        Err(error) => Err(io(error)),
+    }
+}
+
+/// Looks at a file without changing it: whether there is a ledger in it (`false` if it is new or empty).
+async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
+    let foreign = || OpenError::Foreign {
+        path: path.to_owned(),
+    };
+    let sqlite = |source| match is_not_a_database(&source) {
+        true => foreign(),
+        false => OpenError::Sqlite {
+            path: path.to_owned(),
+            source,
+        },
+    };
+    match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => {
+            return Err(OpenError::Io {
+                path: path.to_owned(),
+                source,
+            });
+        }
+        Ok(metadata) if metadata.len() == 0 => return Ok(false),
+        Ok(_) => {}
+    }
+    let mut connection = reader_options(path).connect().await.map_err(sqlite)?;
+    let what = look(&mut connection).await.map_err(sqlite);
+    connection.close().await.map_err(sqlite)?;
+    let known = MIGRATOR
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0);
+    match what? {
+        What::Empty => Ok(false),
+        What::Foreign => Err(foreign()),
+        What::Ledger { schema } if schema > known => Err(OpenError::Newer {
+            path: path.to_owned(),
+            found: schema,
+            known,
+        }),
+        What::Ledger { .. } => Ok(true),
+    }
+}
+
+enum What {
+    Empty,
+    Foreign,
+    Ledger { schema: i64 },
+}
+
+async fn look(connection: &mut SqliteConnection) -> Result<What, sqlx::Error> {
+    let tables: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            .fetch_all(&mut *connection)
+            .await?;
+    let application_id: i64 = sqlx::query_scalar("PRAGMA application_id")
+        .fetch_one(&mut *connection)
+        .await?;
+    let migrated = tables.iter().any(|table| table == "_sqlx_migrations");
+    if application_id != APPLICATION_ID {
+        // A first start that was killed leaves no table, or the one of the migrations without a migration in it.
+        let begun = tables.iter().all(|table| table == "_sqlx_migrations");
+        return Ok(if begun { What::Empty } else { What::Foreign });
+    }
+    if !migrated {
+        return Ok(What::Foreign);
+    }
+    let schema = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
+        .fetch_one(&mut *connection)
+        .await?;
+    Ok(What::Ledger { schema })
+}
+
+async fn make_identity(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO ledger (only_row, ledger_id, created_at) VALUES (1, ?, ?)
+         ON CONFLICT (only_row) DO NOTHING",
+    )
+    .bind(ids::new_ledger_id())
+    .bind(Timestamp::now().micros())
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// A new file is only safe once its folder knows of it.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent()
+        .map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
+}

@@ -1,0 +1,130 @@
+//! What is read without changing anything, on connections that cannot write.
+
+mod list;
+mod snapshot;
+
+use futures_util::TryStreamExt;
+use sqlx::Row;
+
+pub use list::Page;
+pub use snapshot::SnapshotReader;
+
+use super::desk::Desk;
+use super::fault::{During, Fault};
+use super::rows::{SEQ_COLUMN, task_as_of_columns, task_from};
+use super::{Applied, Circumstances, Command, Ledger};
+use crate::report::Selector;
+use crate::task::Timestamp;
+use crate::wire::{Event, events_of};
+
+/// A revision with its events, on its way to observers.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Its place in the outbox.
+    pub seq: i64,
+    /// One or two events, in their order.
+    pub events: Vec<Event>,
+}
+
+/// A task that was looked for.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// The answer: the task, or a refusal.
+    Answer(Applied),
+    /// Its deadline has come, so it must be expired before it is shown: ask the writer.
+    Due,
+}
+
+/// How many revisions one reading of the outbox takes at most, and about how many bytes of events.
+const OUTGOING_REVISIONS_MAX: i64 = 512;
+const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+impl Ledger {
+    /// Reads one task.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn get(
+        &self,
+        selector: &Selector,
+        circumstances: Circumstances,
+    ) -> Result<Found, Fault> {
+        let mut transaction = self.readers.begin().await.during("beginning to read")?;
+        let command = Command::Get(selector.clone());
+        // No task is made by reading one, so no key is that of a new one.
+        let commands = std::slice::from_ref(&command);
+        let mut desk = Desk::load(&mut transaction, commands, circumstances, i64::MAX).await?;
+        let applied = desk
+            .apply(&command)
+            .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
+        Ok(if desk.writes.is_empty() {
+            Found::Answer(applied)
+        } else {
+            Found::Due
+        })
+    }
+
+    /// Whether a task waits to be expired.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn is_any_due(&self, now: Timestamp) -> Result<bool, Fault> {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM tasks WHERE deadline <= ?1 AND lifecycle IN ('submitted', 'working'))",
+        )
+        .bind(now.micros())
+        .fetch_one(&self.readers)
+        .await
+        .during("looking for due tasks")
+    }
+
+    /// How far the outbox is known to have been published.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn published_seq(&self) -> Result<i64, Fault> {
+        sqlx::query_scalar("SELECT published_seq FROM ledger")
+            .fetch_one(&self.readers)
+            .await
+            .during("reading the cursor")
+    }
+
+    /// The revisions after `seq` in commit order, as many as one round should take; each with its events, which say the
+    /// task as of that revision whatever has become of it since.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn outgoing(&self, seq: i64) -> Result<Vec<Outgoing>, Fault> {
+        let sql = concat!(
+            "SELECT ",
+            task_as_of_columns!(),
+            " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
+              LEFT JOIN results AS r ON r.task_key = v.task_key
+              WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
+        );
+        let mut rows = sqlx::query(sql)
+            .bind(seq)
+            .bind(OUTGOING_REVISIONS_MAX)
+            .fetch(&self.readers);
+        let mut outgoing = Vec::new();
+        let mut bytes = 0;
+        while let Some(row) = rows.try_next().await.during("reading the outbox")? {
+            let events = events_as_of(&row)?;
+            bytes += events.iter().map(|event| event.data.len()).sum::<usize>();
+            outgoing.push(Outgoing {
+                seq: row.try_get(SEQ_COLUMN).during("reading the outbox")?,
+                events,
+            });
+            if bytes > OUTGOING_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(outgoing)
+    }
+}
+
+fn events_as_of(row: &sqlx::sqlite::SqliteRow) -> Result<Vec<Event>, Fault> {
+    let (_, task) = task_from(row).during("reading a revision")?;
+    events_of(&task)
+        .map_err(|error| Fault::new("encoding an event", sqlx::Error::Encode(error.into())))
+}

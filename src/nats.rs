@@ -1,0 +1,251 @@
+//! Connections to the server, as the service makes them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, ConnectError, ConnectErrorKind, Event, HeaderMap, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::Mutex;
+
+use crate::config::{ConfigError, NatsOptions};
+
+/// How many messages a subscription holds that nobody has taken yet. async-nats drops what comes past it, so the work in
+/// hand is bounded below, and taking a message never waits for the store.
+const SUBSCRIPTION_MESSAGES_MAX: usize = 65_536;
+
+/// How long to wait before the server is tried again at start.
+const CONNECT_RETRY: Duration = Duration::from_secs(1);
+
+/// How often a fault that may come with every message is logged at most.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A connection that can never be had as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectFault {
+    /// An option cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The server is there and refuses.
+    #[error(
+        "the NATS server at {url} refuses the connection: {source}; check the credentials and TLS options"
+    )]
+    Refused {
+        /// Where.
+        url: String,
+        /// Why.
+        source: ConnectError,
+    },
+}
+
+/// What has happened on a connection that no call reports.
+#[derive(Debug, Default)]
+pub struct Happenings {
+    /// Messages that were dropped since a subscription was full.
+    pub dropped: AtomicU64,
+    /// Errors that the server sent, such as a missing permission.
+    pub server_errors: AtomicU64,
+}
+
+/// A connection with what happens on it.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The client.
+    pub client: Client,
+    /// What no call reports.
+    pub happenings: Arc<Happenings>,
+}
+
+/// Connects, and waits for a server that is not there yet: a service is often started before it.
+///
+/// # Errors
+/// [`ConnectFault`] if waiting cannot help.
+pub async fn connect(
+    options: &NatsOptions,
+    name: &'static str,
+) -> Result<Connection, ConnectFault> {
+    let happenings = Arc::new(Happenings::default());
+    let addresses = options.addresses()?;
+    loop {
+        let noted = happenings.clone();
+        let last_log = Arc::new(Mutex::new(None));
+        let connect_options = options
+            .connect_options()?
+            .name(name)
+            .subscription_capacity(SUBSCRIPTION_MESSAGES_MAX)
+            .event_callback(move |event| note(event, name, noted.clone(), last_log.clone()));
+        match connect_options.connect(&addresses).await {
+            Ok(client) => return Ok(Connection { client, happenings }),
+            Err(source) if is_final(&source) => {
+                return Err(ConnectFault::Refused {
+                    url: options.nats_url.clone(),
+                    source,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(nats.url = %options.nats_url, error = %error, "no NATS server yet; trying again");
+                tokio::time::sleep(CONNECT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn is_final(error: &ConnectError) -> bool {
+    matches!(
+        error.kind(),
+        ConnectErrorKind::Authentication
+            | ConnectErrorKind::AuthorizationViolation
+            | ConnectErrorKind::ServerParse
+            | ConnectErrorKind::Tls
+    )
+}
+
+async fn note(
+    event: Event,
+    connection: &'static str,
+    happenings: Arc<Happenings>,
+    last_log: Arc<Mutex<Option<Instant>>>,
+) {
+    match event {
+        Event::SlowConsumer(_) => {
+            let dropped = happenings.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut last = last_log.lock().await;
+            if last.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+                *last = Some(Instant::now());
+                tracing::warn!(
+                    nats.connection = connection,
+                    messages.dropped = dropped,
+                    "requests came faster than they were taken, and some were dropped; their senders will try again"
+                );
+            }
+        }
+        Event::ServerError(error) => {
+            happenings.server_errors.fetch_add(1, Ordering::SeqCst);
+            tracing::error!(nats.connection = connection, error = %error, "the NATS server reports an error");
+        }
+        Event::Disconnected => tracing::warn!(
+            nats.connection = connection,
+            "lost the NATS server; reconnecting"
+        ),
+        Event::Connected => {
+            tracing::info!(nats.connection = connection, "connected to the NATS server")
+        }
+        other => {
+            tracing::info!(nats.connection = connection, event = %other, "the NATS connection changed")
+        }
+    }
+}
+
+/// Headers as async-nats takes them.
+pub fn header_map(headers: &[(&'static str, String)]) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.insert(*name, value.as_str());
+    }
+    map
+}
+
+/// Why a round trip proved nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum RoundTripError {
+    /// The server did not send our own message back in time.
+    #[error("no round trip to the NATS server within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// The connection was lost and made anew in between: what was sent before may be lost.
+    #[error("the connection to the NATS server was lost")]
+    Reconnected,
+    /// The server refused something in between.
+    #[error("the NATS server refused something that was sent; see its error above")]
+    ServerError,
+    /// The client has ended.
+    #[error("the NATS client has ended: {0}")]
+    Ended(#[from] async_nats::Error),
+}
+
+/// Proves that the server has taken what was published before. A flush of the socket does not: it only says that the
+/// operating system has it. A message to ourselves on the same connection does, as a server takes what one connection
+/// sends in order, provided that it still is the same connection.
+#[derive(Debug)]
+pub struct RoundTrip {
+    connection: Connection,
+    inbox: String,
+    echoes: Subscriber,
+    sent: u64,
+}
+
+/// The state of a connection at one moment; see [`RoundTrip::mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    connects: u64,
+    server_errors: u64,
+}
+
+impl RoundTrip {
+    /// Prepares round trips on a connection.
+    ///
+    /// # Errors
+    /// If the client has ended.
+    pub async fn new(connection: &Connection) -> Result<Self, async_nats::Error> {
+        let inbox = connection.client.new_inbox();
+        let echoes = connection.client.subscribe(inbox.clone()).await?;
+        Ok(Self {
+            connection: connection.clone(),
+            inbox,
+            echoes,
+            sent: 0,
+        })
+    }
+
+    /// Takes note of the connection, before anything is published that [`confirm`](Self::confirm) shall speak of.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            connects: self
+                .connection
+                .client
+                .statistics()
+                .connects
+                .load(Ordering::SeqCst),
+            server_errors: self
+                .connection
+                .happenings
+                .server_errors
+                .load(Ordering::SeqCst),
+        }
+    }
+
+    /// Waits until the server has taken all that was published on this connection since `mark`.
+    ///
+    /// # Errors
+    /// [`RoundTripError`]: it may or may not have.
+    pub async fn confirm(&mut self, mark: Mark, within: Duration) -> Result<(), RoundTripError> {
+        self.sent += 1;
+        let token = Bytes::from(self.sent.to_string());
+        let client = &self.connection.client;
+        client
+            .publish(self.inbox.clone(), token.clone())
+            .await
+            .map_err(async_nats::Error::from)?;
+        let echo = async {
+            while let Some(message) = self.echoes.next().await {
+                if message.payload == token {
+                    return Ok(());
+                }
+            }
+            Err(RoundTripError::Ended("its subscription ended".into()))
+        };
+        tokio::time::timeout(within, echo)
+            .await
+            .map_err(|_| RoundTripError::TimedOut(within))??;
+        // An error of the server is handed to its callback before the echo is to us, but by another task.
+        tokio::task::yield_now().await;
+        let now = self.mark();
+        if now.connects != mark.connects {
+            return Err(RoundTripError::Reconnected);
+        }
+        if now.server_errors != mark.server_errors {
+            return Err(RoundTripError::ServerError);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! The service: everything put together, started in order and stopped in order.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::NatsOptions;
+use crate::consumer::applier::{Applier, send_all};
+use crate::consumer::discovery::{Discovery, Other, Statistics};
+use crate::consumer::{self, Consumer, Replier, Then, Work};
+use crate::health::Health;
+use crate::http::Http;
+use crate::ledger::{self, Command, Fault, Ledger, OpenError, Writer};
+use crate::nats::{ConnectFault, Connection, RoundTrip, RoundTripError, connect};
+use crate::relay::Relay;
+use crate::task::Timestamp;
+use crate::wire::{Endpoint, Subjects};
+
+/// How the service is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the server is.
+    pub nats: NatsOptions,
+    /// The subjects it serves.
+    pub subjects: Subjects,
+    /// The ledger's file, made if missing.
+    pub database: PathBuf,
+    /// Where `/live` and `/ready` are served, if at all.
+    pub http: Option<SocketAddr>,
+    /// Serve even if another service with another ledger answers under the same prefix.
+    pub allow_other_ledgers: bool,
+    /// How many requests are taken on before others are answered `overloaded`.
+    pub max_in_hand: usize,
+}
+
+/// How often tasks are expired for observers, whose deadline has come. Reports and reads do not wait for it.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the server may take for a round trip at start and stop.
+const ROUND_TRIP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long each step of stopping may take. What is committed and not published by then is published at the next start.
+const STOP_STEP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Room in the queue for work of the service's own beside that of clients.
+const OWN_WORK_MAX: usize = 64;
+
+/// Why a service could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The ledger.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The server.
+    #[error(transparent)]
+    Connect(#[from] ConnectFault),
+    /// The address of `/live` and `/ready`.
+    #[error(
+        "cannot serve HTTP at {address}: {source}; give another address with --http, or --http off"
+    )]
+    Http {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another ledger is served here.
+    #[error(
+        "another tasklatch service (instance {}, ledger {}) answers requests on {prefix}.> already, and each would get half of \
+         them; stop it, use another --prefix, or pass --allow-other-ledgers if that is what you want",
+        other.instance_id, other.ledger_id
+    )]
+    OtherLedger {
+        /// The prefix.
+        prefix: String,
+        /// Who.
+        other: Other,
+    },
+    /// The client library has ended.
+    #[error("the NATS client has ended: {0}; start the service again")]
+    ClientEnded(async_nats::Error),
+    /// The server did not confirm that requests come in.
+    #[error("the NATS server does not answer: {0}")]
+    NoRoundTrip(#[from] RoundTripError),
+    /// The file or the disk is damaged.
+    #[error(
+        "the database is damaged or its disk fails, so nothing more is written to it: {0}; check the disk, and restore a snapshot if the file is broken"
+    )]
+    Damaged(Fault),
+    /// The store failed while the service was stopping.
+    #[error("the database could not be closed: {0}; what was accepted is safe")]
+    Close(Fault),
+    /// A part of the service broke off.
+    #[error(
+        "the {0} broke off, which is a fault of tasklatch; start the service again and report the log above"
+    )]
+    BrokeOff(&'static str),
+}
+
+impl ServiceError {
+    /// The exit code of a program that ends for this.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Open(_)
+            | Self::Http { .. }
+            | Self::OtherLedger { .. }
+            | Self::ClientEnded(_)
+            | Self::Damaged(_)
+            | Self::Close(_)
+            | Self::BrokeOff(_)
+            | Self::Connect(ConnectFault::Refused { .. }) => 1,
+            Self::Connect(ConnectFault::Config(_)) => 2,
+            Self::NoRoundTrip(_) => 75,
+        }
+    }
+}
+
+/// A service that runs.
+pub struct Service {
+    ledger: Ledger,
+    http_addr: Option<SocketAddr>,
+    connection: Connection,
+    health: Arc<Health>,
+    work: mpsc::Sender<Work>,
+    consumer: Consumer,
+    /// Takes no more requests.
+    drain: CancellationToken,
+    /// Publishes what is left, and ends.
+    finish: CancellationToken,
+    /// Ends at once.
+    abandon: CancellationToken,
+    endpoints: JoinSet<Endpoint>,
+    applier: JoinHandle<Result<Writer, Fault>>,
+    answers: JoinHandle<()>,
+    relay: JoinHandle<Result<(), async_nats::Error>>,
+    /// Those that hold nothing: discovery, the sweep, HTTP.
+    attendants: JoinSet<()>,
+}
+
+/// Starts a service: when this returns, requests are served.
+///
+/// # Errors
+/// [`ServiceError`]; nothing was taken on then.
+pub async fn start(config: Config) -> Result<Service, ServiceError> {
+    let (ledger, writer) = ledger::open(&config.database, "the tasklatch service").await?;
+    let http = match config.http {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let connection = connect(&config.nats, "tasklatch").await?;
+    let events = connect(&config.nats, "tasklatch events").await?;
+    let client = connection.client.clone();
+    let statistics = Arc::new(Statistics::default());
+    let served = Arc::new(AtomicBool::new(false));
+    let mut attendants = JoinSet::new();
+    let discovery = discover(&config, &connection, &ledger).await?;
+    warn_of_streams(&connection, &config.subjects).await;
+
+    let health = Arc::new(Health::new(client.clone()));
+    let replier = Replier::new(client.clone(), config.subjects.clone(), statistics.clone());
+    let (work, work_in) = mpsc::channel(config.max_in_hand + OWN_WORK_MAX);
+    let (answers, answers_out) = mpsc::unbounded_channel();
+    let (committed, committed_seen) = watch::channel(writer.last_seq());
+    let [drain, finish, abandon] = std::array::from_fn(|_| CancellationToken::new());
+    let consumer = Consumer::new(
+        ledger.clone(),
+        replier.clone(),
+        work.clone(),
+        config.max_in_hand,
+    );
+    let applier = Applier {
+        writer,
+        work: work_in,
+        answers,
+        committed,
+        replier: replier.clone(),
+        health: health.clone(),
+    };
+    let relay = Relay {
+        ledger: ledger.clone(),
+        connection: events,
+        subjects: config.subjects.clone(),
+        committed: committed_seen,
+        work: work.clone(),
+        health: health.clone(),
+    };
+    attendants.spawn(discovery.run(statistics, served.clone()));
+    attendants.spawn(sweep(
+        ledger.clone(),
+        work.clone(),
+        health.clone(),
+        drain.clone(),
+    ));
+    let http_addr = match http {
+        Some((http, address)) => {
+            attendants.spawn(serve_http(http, health.clone()));
+            Some(address)
+        }
+        None => None,
+    };
+    let mut service = Service {
+        ledger,
+        http_addr,
+        connection,
+        health,
+        work,
+        consumer,
+        drain,
+        endpoints: JoinSet::new(),
+        applier: tokio::spawn(applier.run()),
+        answers: tokio::spawn(send_all(answers_out, replier)),
+        relay: tokio::spawn(relay.run(finish.clone(), abandon.clone())),
+        finish,
+        abandon,
+        attendants,
+    };
+    service.serve(&config.subjects).await?;
+    served.store(true, Ordering::Release);
+    Ok(service)
+}
+
+async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
+    let failed = |source| ServiceError::Http { address, source };
+    let http = Http::bind(address).await.map_err(failed)?;
+    let address = http.address().map_err(failed)?;
+    Ok((http, address))
+}
+
+async fn serve_http(http: Http, health: Arc<Health>) {
+    if let Err(error) = http.serve(health, CancellationToken::new()).await {
+        tracing::error!(error = %error, "HTTP is no longer served");
+    }
+}
+
+async fn discover(
+    config: &Config,
+    connection: &Connection,
+    ledger: &Ledger,
+) -> Result<Discovery, ServiceError> {
+    let ended = ServiceError::ClientEnded;
+    let discovery = Discovery::begin(
+        connection.client.clone(),
+        config.subjects.clone(),
+        ledger.ledger_id(),
+    )
+    .await
+    .map_err(|error| ended(error.into()))?;
+    round_trip(connection).await?;
+    match discovery.find_other().await.map_err(ended)? {
+        Some(other) if !config.allow_other_ledgers => {
+            let prefix = config.subjects.prefix().to_owned();
+            Err(ServiceError::OtherLedger { prefix, other })
+        }
+        Some(other) => {
+            tracing::warn!(other.ledger_id = %other.ledger_id, other.instance_id = %other.instance_id, "another service answers under the same prefix, as allowed");
+            Ok(discovery)
+        }
+        None => Ok(discovery),
+    }
+}
+
+/// A stream that covers a request subject answers every request first, with an acknowledgment that a client may take for
+/// ours.
+async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
+    let mut jetstream = async_nats::jetstream::new(connection.client.clone());
+    jetstream.set_timeout(Duration::from_secs(2));
+    for endpoint in Endpoint::ALL {
+        let subject = subjects.of(endpoint);
+        match jetstream.stream_by_subject(&subject).await {
+            Ok(stream) => tracing::warn!(
+                stream.name = %stream,
+                request.subject = %subject,
+                "a stream covers a request subject and acknowledges each request before it is answered; take the subject out of the stream"
+            ),
+            // Without JetStream, or without the right to ask, there is nothing to find out.
+            Err(error)
+                if error.kind()
+                    != async_nats::jetstream::context::GetStreamByNameErrorKind::NotFound =>
+            {
+                tracing::debug!(error = %error, "cannot ask for streams that cover request subjects");
+                return;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+async fn round_trip(connection: &Connection) -> Result<(), ServiceError> {
+    let mut round_trip = RoundTrip::new(connection)
+        .await
+        .map_err(ServiceError::ClientEnded)?;
+    let mark = round_trip.mark();
+    Ok(round_trip.confirm(mark, ROUND_TRIP_WITHIN).await?)
+}
+
+/// Expires tasks for observers, so that they hear of it though nobody asks. While the store is in trouble it also looks
+/// whether that has passed.
+async fn sweep(
+    ledger: Ledger,
+    work: mpsc::Sender<Work>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+) {
+    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        if health.is_store_in_trouble() {
+            wait_for_all_before(&work).await;
+        }
+        if let Err(fault) = consumer::expire_due(&ledger, &work, Timestamp::now()).await {
+            tracing::warn!(error = %fault, "tasks whose deadline has come could not be expired; trying again");
+        }
+    }
+}
+
+impl Service {
+    /// The identity of the ledger.
+    pub fn ledger_id(&self) -> &str {
+        self.ledger.ledger_id()
+    }
+
+    /// The database file, with its full path.
+    pub fn database(&self) -> PathBuf {
+        self.ledger.path()
+    }
+
+    /// Where `/live` and `/ready` are served.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// Subscribes to all endpoints and sees that the server knows of it.
+    async fn serve(&mut self, subjects: &Subjects) -> Result<(), ServiceError> {
+        let subscriptions = consumer::subscribe(&self.connection.client, subjects)
+            .await
+            .map_err(|error| ServiceError::ClientEnded(error.into()))?;
+        for (endpoint, messages) in subscriptions {
+            let taken = self
+                .consumer
+                .clone()
+                .take(endpoint, messages, self.drain.clone());
+            self.endpoints.spawn(async move {
+                taken.await;
+                endpoint
+            });
+        }
+        round_trip(&self.connection).await
+    }
+
+    /// Serves until `shutdown` is cancelled or a part of the service breaks off, and stops in order: no new requests, what
+    /// is in hand is applied and answered, what is committed is published, the database is closed. Nothing that was
+    /// accepted is lost, however this ends.
+    ///
+    /// # Errors
+    /// [`ServiceError`] if it did not end because it was asked to, or not cleanly.
+    pub async fn run_until(mut self, shutdown: CancellationToken) -> Result<(), ServiceError> {
+        let mut applied = None;
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            _ = self.endpoints.join_next() => Err(ServiceError::BrokeOff("subscription of an endpoint")),
+            result = &mut self.applier => {
+                applied = Some(());
+                Err(match result {
+                    Ok(Err(fault)) => ServiceError::Damaged(fault),
+                    _ => ServiceError::BrokeOff("writer"),
+                })
+            }
+            result = &mut self.relay => Err(match result {
+                Ok(Err(error)) => ServiceError::ClientEnded(error),
+                _ => ServiceError::BrokeOff("relay"),
+            }),
+        };
+        let stopped = self.stop(applied.is_some()).await;
+        ended.and(stopped)
+    }
+
+    async fn stop(mut self, applier_ended: bool) -> Result<(), ServiceError> {
+        tracing::info!("stopping: finishing what is in hand");
+        self.health.stopping();
+        self.drain.cancel();
+        // A server that is gone confirms nothing, and has nothing more for us.
+        let connected = self.connection.client.connection_state() == State::Connected;
+        let within = if connected {
+            STOP_STEP_WITHIN
+        } else {
+            Duration::ZERO
+        };
+        let endpoints = async { while self.endpoints.join_next().await.is_some() {} };
+        if timeout(within, endpoints).await.is_err() {
+            tracing::warn!("the server did not confirm the end of the subscriptions");
+            self.endpoints.abort_all();
+        }
+        let in_hand = async {
+            self.consumer.finish_reads().await;
+            if !applier_ended {
+                wait_for_all_before(&self.work).await;
+            }
+        };
+        if timeout(STOP_STEP_WITHIN, in_hand).await.is_err() {
+            tracing::warn!(
+                "not all that is in hand could be applied in time; its senders get no answer and try again"
+            );
+        }
+        self.finish.cancel();
+        if !self.relay.is_finished() && timeout(within, &mut self.relay).await.is_err() {
+            tracing::warn!(
+                "not all events could be published; the rest is published at the next start"
+            );
+            self.abandon.cancel();
+            let _ = (&mut self.relay).await;
+        }
+        self.attendants.abort_all();
+        while self.attendants.join_next().await.is_some() {}
+        drop((self.work, self.consumer));
+        let closed = match applier_ended {
+            true => Ok(()),
+            false => close(self.applier).await,
+        };
+        if timeout(STOP_STEP_WITHIN, self.answers).await.is_err() {
+            tracing::warn!("not all answers could be sent in time; their receivers try again");
+        }
+        if connected && let Err(error) = round_trip(&self.connection).await {
+            tracing::warn!(error = %error, "the server did not confirm the last answers");
+        }
+        self.ledger.close().await;
+        closed
+    }
+}
+
+/// Waits until all work that is queued now has been applied: it is applied in order, so the last piece tells.
+async fn wait_for_all_before(work: &mpsc::Sender<Work>) {
+    let (tell, told) = oneshot::channel();
+    let last = Work {
+        command: Command::Sweep,
+        then: Then::Tell(tell),
+    };
+    if work.send(last).await.is_ok() {
+        let _ = told.await;
+    }
+}
+
+async fn close(applier: JoinHandle<Result<Writer, Fault>>) -> Result<(), ServiceError> {
+    match applier.await {
+        Ok(Ok(writer)) => writer.close().await.map_err(ServiceError::Close),
+        Ok(Err(fault)) => Err(ServiceError::Damaged(fault)),
+        Err(_) => Err(ServiceError::BrokeOff("writer")),
+    }
+}

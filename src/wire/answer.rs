@@ -1,0 +1,58 @@
+//! Answers (protocol section 4).
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::{PROTOCOL_VERSION, Refusal, header};
+use crate::task::words;
+
+words! {
+    /// What became of a report, as the header `Tasklatch-Outcome` says it.
+    Outcome {
+        /// This report is the task's result from now on.
+        Accepted = "accepted",
+        /// The task already had this result.
+        Replayed = "replayed",
+    }
+}
+
+/// An answer as it is published: headers and body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// In the order they are sent.
+    pub headers: Vec<(&'static str, String)>,
+    /// One JSON object.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The body of a request that did what it should; `outcome` for a report.
+    pub fn done(body: Bytes, outcome: Option<Outcome>) -> Self {
+        let mut headers = vec![(header::PROTOCOL, PROTOCOL_VERSION.to_owned())];
+        headers.extend(outcome.map(|outcome| (header::OUTCOME, outcome.to_string())));
+        Self { headers, body }
+    }
+
+    /// A refusal.
+    pub fn refused(refusal: &Refusal) -> Self {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: &'a Refusal,
+        }
+        // A refusal holds strings and numbers only, which always encode.
+        #[allow(clippy::expect_used)]
+        let body = serde_json::to_vec(&Body { error: refusal }).expect("a refusal encodes as JSON");
+        let headers = vec![
+            (header::PROTOCOL, PROTOCOL_VERSION.to_owned()),
+            (
+                header::SERVICE_ERROR_CODE,
+                refusal.code.number().to_string(),
+            ),
+            (header::SERVICE_ERROR, refusal.to_string()),
+        ];
+        Self {
+            headers,
+            body: body.into(),
+        }
+    }
+}
