@@ -18,7 +18,7 @@ pub const DEFAULT_NATS_URL: &str = "nats://127.0.0.1:4222";
 /// The subject prefix if nothing else is said.
 pub const DEFAULT_PREFIX: &str = "tasklatch";
 
-/// Where health and metrics are served if nothing else is said.
+/// Where /live and /ready are served if nothing else is said.
 pub const DEFAULT_HTTP: &str = "127.0.0.1:7420";
 
 /// How many requests a service takes on at once if nothing else is said.
@@ -378,7 +378,7 @@ fn read_small_file(option: &str, path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// Where to serve health and metrics: an address, or `off`.
+/// Where to serve /live and /ready: an address, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpAddress(pub Option<SocketAddr>);
 
@@ -457,7 +457,7 @@ pub struct ServeOptions {
     #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
     pub events: EventsMode,
 
-    /// Where to serve /live, /ready and /metrics, or off
+    /// Where to serve /live and /ready, or off
     #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
     pub http: HttpAddress,
 

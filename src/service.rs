@@ -423,6 +423,8 @@ impl Service {
         }
         self.attendants.abort_all();
         while self.attendants.join_next().await.is_some() {}
+        // The last connection to close folds the write-ahead log away, and a reader cannot.
+        self.ledger.close().await;
         drop((self.work, self.consumer));
         let closed = match applier_ended {
             true => Ok(()),
@@ -434,7 +436,6 @@ impl Service {
         if connected && let Err(error) = round_trip(&self.connection).await {
             tracing::warn!(error = %error, "the server did not confirm the last answers");
         }
-        self.ledger.close().await;
         closed
     }
 }

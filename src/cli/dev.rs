@@ -46,7 +46,7 @@ pub(super) struct DevOptions {
     )]
     port: u16,
 
-    /// Where to serve /live, /ready and /metrics, or off
+    /// Where to serve /live and /ready, or off
     #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
     http: HttpAddress,
 

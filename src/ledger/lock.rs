@@ -34,7 +34,7 @@ impl HolderLock {
     /// Takes the lock of a database and writes down who holds it: `purpose`, process and host.
     ///
     /// # Errors
-    /// [`LockError::Held`] with what the holder wrote.
+    /// [`LockError::Held`](LockError) with what the holder wrote.
     pub fn take(database: &Path, purpose: &str) -> Result<Self, LockError> {
         let path = lock_path(database);
         let io = |source| LockError::Io {

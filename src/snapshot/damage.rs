@@ -34,7 +34,9 @@ impl DamageKind {
             Self::NotASnapshot => "give a file that `tasklatch snapshot save` has written",
             Self::Newer => "use the version of tasklatch that saved it, or a later one",
             Self::CutShort => "copy the file again from where it is whole, or save a new snapshot",
-            Self::Altered => "use the file as it was saved, unedited and copied as binary, or save a new snapshot",
+            Self::Altered => {
+                "use the file as it was saved, unedited and copied as binary, or save a new snapshot"
+            }
         }
     }
 }
@@ -54,7 +56,12 @@ pub struct Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, place: Place { line, offset }, what, .. } = self;
+        let Self {
+            file,
+            place: Place { line, offset },
+            what,
+            ..
+        } = self;
         write!(f, "{file}: line {line}, at byte {offset}: {what}")
     }
 }
@@ -81,6 +88,11 @@ impl Wrong {
     }
 
     pub(super) fn at(self, file: &str, place: Place) -> Damage {
-        Damage { file: file.to_owned(), place, kind: self.kind, what: self.what }
+        Damage {
+            file: file.to_owned(),
+            place,
+            kind: self.kind,
+            what: self.what,
+        }
     }
 }

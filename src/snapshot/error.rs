@@ -64,6 +64,9 @@ pub(super) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, action: impl FnOnce() -> String) -> Result<T, SnapshotError> {
-        self.map_err(|source| SnapshotError::Io { action: action(), source })
+        self.map_err(|source| SnapshotError::Io {
+            action: action(),
+            source,
+        })
     }
 }

@@ -31,36 +31,49 @@ impl<E: Into<SnapshotError>> From<E> for Unfit {
 impl Events {
     /// For a file that was saved from this ledger.
     pub(super) fn of(ledger_id: &str) -> Self {
-        Self { ledger_id: ledger_id.to_owned(), waiting: None, count: 0 }
+        Self {
+            ledger_id: ledger_id.to_owned(),
+            waiting: None,
+            count: 0,
+        }
     }
 
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes the next event. With `keep`, its revision goes into the outbox.
+    /// Counts an event, and no more.
+    pub(super) fn pass(&mut self) {
+        self.count += 1;
+    }
+
+    /// Takes the next event, and puts its revision into the outbox.
     pub(super) async fn take(
         &mut self,
         place: Place,
         event: Box<CloudEvent>,
         into: &mut SnapshotWriter<'_>,
-        keep: bool,
     ) -> Result<(), Unfit> {
         self.count += 1;
         if event.kind == EventKind::Result {
             let before = self.waiting.replace((place, event));
-            return before.map_or(Ok(()), |(place, _)| Err(Unfit::Wrong(place, without_task_event())));
+            return before.map_or(Ok(()), |(place, _)| {
+                Err(Unfit::Wrong(place, without_task_event()))
+            });
         }
         let here = |wrong| Unfit::Wrong(place, wrong);
         let as_of = read_task(&event).map_err(here)?;
         let Some((key, task)) = into.find_task(&as_of.task_id).await? else {
-            let what = format!("the event speaks of task {}, which is not in the snapshot", as_of.task_id);
+            let what = format!(
+                "the event speaks of task {}, which is not in the snapshot",
+                as_of.task_id
+            );
             return Err(here(Wrong::altered(what)));
         };
         let rebuilt = as_of_revision(task, &as_of).map_err(here)?;
         let found = self.waiting.take().into_iter().chain([(place, event)]);
         self.compare(&rebuilt, found.collect())?;
-        if keep && !into.add_unpublished(key, &rebuilt).await? {
+        if !into.add_unpublished(key, &rebuilt).await? {
             let what = format!(
                 "revision {} of task {} comes after a later one, or twice",
                 rebuilt.revision, rebuilt.task_id
@@ -81,12 +94,20 @@ impl Events {
     fn compare(&self, task: &Task, found: Vec<(Place, Box<CloudEvent>)>) -> Result<(), Unfit> {
         let wrong = |place: Place, what: String| Unfit::Wrong(place, Wrong::altered(what));
         let expected = events_of(task).and_then(|events| {
-            events.iter().map(|event| event.to_cloud_event(&self.ledger_id)).collect::<Result<Vec<_>, _>>()
+            events
+                .iter()
+                .map(|event| event.to_cloud_event(&self.ledger_id))
+                .collect::<Result<Vec<_>, _>>()
         });
-        let last = found.last().map_or(Place { line: 0, offset: 0 }, |(place, _)| *place);
+        let last = found
+            .last()
+            .map_or(Place { line: 0, offset: 0 }, |(place, _)| *place);
         let expected = expected.map_err(|error| wrong(last, error.to_string()))?;
         if expected.len() > found.len() {
-            return Err(wrong(last, "the event of the result is missing before this one".to_owned()));
+            return Err(wrong(
+                last,
+                "the event of the result is missing before this one".to_owned(),
+            ));
         }
         if let (true, Some((first, _))) = (expected.len() < found.len(), found.first()) {
             return Err(Unfit::Wrong(*first, without_task_event()));
@@ -111,7 +132,8 @@ fn without_task_event() -> Wrong {
 fn read_task(event: &CloudEvent) -> Result<Task, Wrong> {
     let task: Task = serde_json::from_str(event.data.get())
         .map_err(|_| Wrong::altered("the data of the event is not a task"))?;
-    rules::check(&task).map_err(|what| Wrong::altered(format!("in the data of the event: {what}")))?;
+    rules::check(&task)
+        .map_err(|what| Wrong::altered(format!("in the data of the event: {what}")))?;
     Ok(task)
 }
 
@@ -160,7 +182,10 @@ fn differing(found: &CloudEvent, expected: &CloudEvent) -> Option<&'static str> 
         ("type", found.kind == expected.kind),
         ("time", found.time == expected.time),
         ("subject", found.subject == expected.subject),
-        ("datacontenttype", found.datacontenttype == expected.datacontenttype),
+        (
+            "datacontenttype",
+            found.datacontenttype == expected.datacontenttype,
+        ),
         ("data", found.data.get() == expected.data.get()),
     ]
     .into_iter()

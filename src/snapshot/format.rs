@@ -75,7 +75,8 @@ pub(super) fn nul_bytes() -> Wrong {
     Wrong::altered(NUL_BYTES)
 }
 
-const NUL_BYTES: &str = "the line holds NUL bytes, as in a file that a crash has kept from the disk";
+const NUL_BYTES: &str =
+    "the line holds NUL bytes, as in a file that a crash has kept from the disk";
 
 /// Reads the first line.
 pub(super) fn decode_head(text: &[u8]) -> Result<Head, Wrong> {
@@ -95,9 +96,13 @@ pub(super) fn decode_head(text: &[u8]) -> Result<Head, Wrong> {
             );
             return Err(Wrong::new(DamageKind::Newer, what));
         }
-        _ => return Err(Wrong::altered("tasklatch_snapshot is not the number of a format")),
+        _ => {
+            return Err(Wrong::altered(
+                "tasklatch_snapshot is not the number of a format",
+            ));
+        }
     }
-    let head: Head = exactly(text, &json)?;
+    let head: Head = exactly(text)?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     if !(1..=64).contains(&head.ledger_id.len()) || !head.ledger_id.bytes().all(plain) {
         return Err(Wrong::altered("ledger_id is not the identity of a ledger"));
@@ -105,25 +110,33 @@ pub(super) fn decode_head(text: &[u8]) -> Result<Head, Wrong> {
     Ok(head)
 }
 
-/// Reads any line but the first.
-pub(super) fn decode(text: &[u8]) -> Result<Line, Wrong> {
-    let json = parse(text)?;
-    let Json::Object(members) = &json else {
-        return Err(Wrong::altered("the line is not a JSON object"));
-    };
-    let first = members.first().map(|(key, _)| key.as_str());
-    match first {
-        Some("task_id") => exactly(text, &json).map(|task| Line::Task(Box::new(task))),
-        Some("unpublished_event") => {
-            exactly(text, &json).map(|line: EventLine| Line::Event(Box::new(line.unpublished_event)))
-        }
-        Some("end") => {
-            let end: End = exactly(text, &json)?;
-            if end.end { Ok(Line::End(end)) } else { Err(Wrong::altered("end is not true")) }
-        }
-        Some("tasklatch_snapshot") => Err(Wrong::altered("a second snapshot begins here; one file holds one")),
-        _ => Err(Wrong::altered("the line is neither a task, nor an unpublished event, nor the end")),
+/// Reads any line but the first. Unless it is `checked`, it must be written exactly as the service writes it.
+pub(super) fn decode(text: &[u8], checked: bool) -> Result<Line, Wrong> {
+    if text.starts_with(br#"{"task_id":"#) {
+        let task = if checked {
+            loosely(text)
+        } else {
+            exactly(text)
+        };
+        return task.map(|task| Line::Task(Box::new(task)));
     }
+    if text.starts_with(br#"{"unpublished_event":"#) {
+        let line: EventLine = exactly(text)?;
+        return Ok(Line::Event(Box::new(line.unpublished_event)));
+    }
+    if text.starts_with(br#"{"end":"#) {
+        let end: End = exactly(text)?;
+        return match end.end {
+            true => Ok(Line::End(end)),
+            false => Err(Wrong::altered("end is not true")),
+        };
+    }
+    parse(text)?;
+    Err(Wrong::altered(if text.starts_with(BEGINNING) {
+        "a second snapshot begins here; one file holds one"
+    } else {
+        "the line is neither a task, nor an unpublished event, nor the end, as tasklatch writes them"
+    }))
 }
 
 fn parse(text: &[u8]) -> Result<Json, Wrong> {
@@ -134,40 +147,60 @@ fn parse(text: &[u8]) -> Result<Json, Wrong> {
         return Err(nul_bytes());
     }
     if text.ends_with(b"\r") {
-        return Err(Wrong::altered("the line ends in CR LF, as after a copy that was not binary"));
+        return Err(Wrong::altered(
+            "the line ends in CR LF, as after a copy that was not binary",
+        ));
     }
     content::parse(text, MAX_LEVELS).map_err(|error| {
-        let pointer = error.pointer.map_or(String::new(), |pointer| format!(", in {pointer}"));
+        let pointer = error
+            .pointer
+            .map_or(String::new(), |pointer| format!(", in {pointer}"));
         Wrong::altered(format!("{}{pointer}", error.message))
     })
 }
 
 fn member<'j>(json: &'j Json, name: &str) -> Option<&'j Json> {
-    let Json::Object(members) = json else { return None };
-    members.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    let Json::Object(members) = json else {
+        return None;
+    };
+    members
+        .iter()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value)
 }
 
-/// The value of a line that is written exactly as the service writes it: all keys, in their order, in one spelling.
-fn exactly<T: DeserializeOwned + Serialize>(text: &[u8], json: &Json) -> Result<T, Wrong> {
-    let value: T = serde_json::from_slice(text).map_err(|error| not_understood(&error))?;
+/// The value of a line that is written exactly as the service writes it: all keys once and in their order, in one
+/// spelling. JSON inside it is taken as it stands, and is for the caller to check.
+fn exactly<T: DeserializeOwned + Serialize>(text: &[u8]) -> Result<T, Wrong> {
+    let value = loosely(text)?;
     let written = serde_json::to_vec(&value).map_err(|error| not_understood(&error))?;
-    same_text(text, &written)?;
-    // JSON inside a task is kept as it is read, white space and all, so that it takes a second look.
-    same_text(text, json.to_text().as_bytes())?;
-    Ok(value)
+    if text == written {
+        return Ok(value);
+    }
+    // The strict reading tells more of what is wrong, if it finds anything.
+    parse(text)?;
+    let at = text
+        .iter()
+        .zip(&written)
+        .take_while(|(a, b)| a == b)
+        .count();
+    Err(Wrong::altered(format!(
+        "the line is not as tasklatch writes it, from byte {at} of the line on"
+    )))
+}
+
+fn loosely<T: DeserializeOwned>(text: &[u8]) -> Result<T, Wrong> {
+    serde_json::from_slice(text).map_err(|error| match parse(text) {
+        Err(wrong) => wrong,
+        Ok(_) => not_understood(&error),
+    })
 }
 
 fn not_understood(error: &serde_json::Error) -> Wrong {
     let message = error.to_string();
     // It counts lines in the text that it was given, which is one line.
-    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what);
+    let message = message
+        .rsplit_once(" at line ")
+        .map_or(message.as_str(), |(what, _)| what);
     Wrong::altered(format!("{message}, at byte {} of the line", error.column()))
-}
-
-fn same_text(text: &[u8], written: &[u8]) -> Result<(), Wrong> {
-    if text == written {
-        return Ok(());
-    }
-    let at = text.iter().zip(written).take_while(|(a, b)| a == b).count();
-    Err(Wrong::altered(format!("the line is not as tasklatch writes it, from byte {at} of the line on")))
 }

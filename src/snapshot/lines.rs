@@ -49,7 +49,10 @@ impl<'f> Lines<'f> {
         self.place.offset += self.line.len() as u64;
         self.line.clear();
         let with_break = LINE_BYTES_MAX as u64 + 1;
-        self.from.by_ref().take(with_break).read_until(b'\n', &mut self.line)?;
+        self.from
+            .by_ref()
+            .take(with_break)
+            .read_until(b'\n', &mut self.line)?;
         Ok(match self.line.last() {
             Some(b'\n') => At::Line,
             Some(_) if self.line.len() > LINE_BYTES_MAX => At::TooLong,

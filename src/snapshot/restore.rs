@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::check::{Destination, read_into};
+use super::check::{Purpose, read_into};
 use super::error::{Doing, SnapshotError};
-use super::file::SnapshotFile;
-use super::{Phase, Summary, Watch};
+use super::file::{SnapshotFile, folder_of};
+use super::{Summary, Watch};
 use crate::ledger::{self, Writer};
 
 /// What a second process is told of a restore.
@@ -33,22 +33,34 @@ pub struct Restored {
 ///
 /// # Errors
 /// [`SnapshotError::BadFile`] says what is wrong with it, and where.
-pub async fn verify(file: &mut SnapshotFile, watch: &mut Watch<'_>) -> Result<Summary, SnapshotError> {
+pub async fn verify(
+    file: &mut SnapshotFile,
+    watch: &mut Watch<'_>,
+) -> Result<Summary, SnapshotError> {
     let making = || {
-        format!("make a folder in {} for the check (TMPDIR names another place)", std::env::temp_dir().display())
+        format!(
+            "make a folder in {} for the check (TMPDIR names another place)",
+            std::env::temp_dir().display()
+        )
     };
-    let folder = tempfile::Builder::new().prefix("tasklatch-check-").tempdir().doing(making)?;
+    let folder = tempfile::Builder::new()
+        .prefix("tasklatch-check-")
+        .tempdir()
+        .doing(making)?;
     let mut scratch = open(&folder.path().join("scratch.db")).await?;
-    let checked = match scratch.restore().await {
-        Ok(mut into) => {
-            // The outbox finds revisions that are out of order.
-            let to = Destination { into: &mut into, keep_events: true, phase: Phase::Checking };
-            read_into(to, file, watch).await
-        }
-        Err(fault) => Err(fault.into()),
-    };
+    let checked = check(&mut scratch, file, watch).await;
     close(scratch).await;
     checked
+}
+
+async fn check(
+    scratch: &mut Writer,
+    file: &mut SnapshotFile,
+    watch: &mut Watch<'_>,
+) -> Result<Summary, SnapshotError> {
+    scratch.make_disposable().await?;
+    let mut into = scratch.restore().await?;
+    read_into(&mut into, Purpose::Check, file, watch).await
 }
 
 /// Checks a whole file and loads it into a ledger that is new or empty: all of it, or nothing at all. A database is only
@@ -62,10 +74,12 @@ pub async fn restore(
     pending: Pending,
     watch: &mut Watch<'_>,
 ) -> Result<Restored, SnapshotError> {
-    // What is there is held from here on, so that no service starts on it during the check.
-    let there = match database.metadata() {
-        Ok(metadata) if metadata.len() > 0 => Some(open_empty(database).await?),
-        _ => None,
+    // What is there is held from here on, so that no service starts on it during the check. What cannot be made fails
+    // before it.
+    let is_there = database.metadata().is_ok_and(|metadata| metadata.len() > 0);
+    let there = match is_there || !folder_of(database).is_dir() {
+        true => Some(open_empty(database).await?),
+        false => None,
     };
     let checked = verify(file, watch).await;
     let (checked, mut writer) = match (checked, there) {
@@ -79,10 +93,13 @@ pub async fn restore(
     };
     let restored = fill(&mut writer, file, &checked, pending, watch).await;
     close(writer).await;
-    Ok(Restored { ledger_id: restored?, snapshot: checked })
+    Ok(Restored {
+        ledger_id: restored?,
+        snapshot: checked,
+    })
 }
 
-/// Loads a file that has been checked. It is checked once more as it goes in, as it may have been changed in between.
+/// Loads a file that has been checked. Its checksum is compared again, as it may have been changed in between.
 async fn fill(
     writer: &mut Writer,
     file: &mut SnapshotFile,
@@ -91,9 +108,7 @@ async fn fill(
     watch: &mut Watch<'_>,
 ) -> Result<String, SnapshotError> {
     let mut into = writer.restore().await?;
-    let keep_events = pending == Pending::Publish;
-    let to = Destination { into: &mut into, keep_events, phase: Phase::Loading };
-    match read_into(to, file, watch).await {
+    match read_into(&mut into, Purpose::Load(pending), file, watch).await {
         Ok(loaded) if loaded == *checked => {}
         Ok(_) | Err(SnapshotError::BadFile(_)) => {
             return Err(SnapshotError::ChangedMeanwhile(file.name().to_owned()));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::error::{Doing, SnapshotError};
-use super::file::unnamed_file;
+use super::file::{folder_of, unnamed_file};
 use super::format::{End, EventLine, FORMAT_VERSION, Head};
 use super::{Phase, Summary, Watch, tell};
 use crate::ledger::{self, SnapshotReader};
@@ -31,17 +31,26 @@ pub async fn save(
     now: Timestamp,
     watch: &mut Watch<'_>,
 ) -> Result<Summary, SnapshotError> {
-    let wrong = |why: String| SnapshotError::WrongFile { action: "write", path: file.to_owned(), why };
+    let wrong = |why: String| SnapshotError::WrongFile {
+        action: "write",
+        path: file.to_owned(),
+        why,
+    };
     let (path, there) = find(file).map_err(|error| wrong(error.to_string()))?;
     match &there {
         Some(there) if there.is_dir() => return Err(wrong("it is a folder".to_owned())),
         // A device or a pipe is not replaced, but written to.
         Some(there) if !there.is_file() => {
-            let out = OpenOptions::new().write(true).open(&path).map_err(|error| wrong(error.to_string()))?;
+            let out = OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .map_err(|error| wrong(error.to_string()))?;
             return save_to(database, out, now, watch).await;
         }
         Some(_) if is_database(&path).map_err(|error| wrong(error.to_string()))? => {
-            return Err(wrong("it is a database, and would be lost; name another file".to_owned()));
+            return Err(wrong(
+                "it is a database, and would be lost; name another file".to_owned(),
+            ));
         }
         _ => {}
     }
@@ -53,7 +62,10 @@ pub async fn save(
         .tempfile_in(folder)
         .map_err(|error| wrong(error.to_string()))?;
     if let Some(there) = there {
-        named.as_file().set_permissions(there.permissions()).doing(|| format!("write {}", file.display()))?;
+        named
+            .as_file()
+            .set_permissions(there.permissions())
+            .doing(|| format!("write {}", file.display()))?;
     }
     let summary = write_all(reader, named.as_file_mut(), now, watch).await?;
     finish(named, &path, folder).doing(|| format!("write {}", file.display()))?;
@@ -72,9 +84,11 @@ pub async fn save_to(
     watch: &mut Watch<'_>,
 ) -> Result<Summary, SnapshotError> {
     let reader = begin(database).await?;
-    let mut file = unnamed_file(Some(folder_of(database))).doing(|| "make a temporary file".to_owned())?;
+    let mut file =
+        unnamed_file(Some(folder_of(database))).doing(|| "make a temporary file".to_owned())?;
     let summary = write_all(reader, &mut file, now, watch).await?;
-    file.rewind().doing(|| "read the temporary file".to_owned())?;
+    file.rewind()
+        .doing(|| "read the temporary file".to_owned())?;
     copy(file, out, watch)?;
     Ok(summary)
 }
@@ -92,10 +106,6 @@ fn is_database(path: &Path) -> io::Result<bool> {
     let mut beginning = Vec::new();
     File::open(path)?.take(16).read_to_end(&mut beginning)?;
     Ok(beginning == b"SQLite format 3\0")
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 async fn begin(database: &Path) -> Result<SnapshotReader, SnapshotError> {
@@ -116,10 +126,18 @@ async fn write_all(
     now: Timestamp,
     watch: &mut Watch<'_>,
 ) -> Result<Summary, SnapshotError> {
-    let mut out = Out { to: BufWriter::with_capacity(BUFFER_BYTES, to), sha256: Sha256::new(), line: Vec::new() };
+    let mut out = Out {
+        to: BufWriter::with_capacity(BUFFER_BYTES, to),
+        sha256: Sha256::new(),
+        line: Vec::new(),
+    };
     let total = u64::try_from(reader.count().await?).unwrap_or(0);
     let ledger_id = reader.ledger_id().await?;
-    let head = Head { tasklatch_snapshot: FORMAT_VERSION, created_at: now, ledger_id };
+    let head = Head {
+        tasklatch_snapshot: FORMAT_VERSION,
+        created_at: now,
+        ledger_id,
+    };
     out.write(&head)?;
     let mut tasks = 0;
     loop {
@@ -135,11 +153,25 @@ async fn write_all(
     }
     let unpublished_events = write_events(&mut reader, &mut out, &head.ledger_id, watch).await?;
     reader.close().await?;
-    let end = End { end: true, tasks, sha256: hex::encode(out.sha256.clone().finalize()) };
+    let end = End {
+        end: true,
+        tasks,
+        sha256: hex::encode(out.sha256.clone().finalize()),
+    };
     out.write(&end)?;
     out.to.flush().map_err(writing)?;
-    let Head { created_at, ledger_id, .. } = head;
-    Ok(Summary { tasks, unpublished_events, sha256: end.sha256, created_at, ledger_id })
+    let Head {
+        created_at,
+        ledger_id,
+        ..
+    } = head;
+    Ok(Summary {
+        tasks,
+        unpublished_events,
+        sha256: end.sha256,
+        created_at,
+        ledger_id,
+    })
 }
 
 async fn write_events(
@@ -156,7 +188,9 @@ async fn write_events(
             return Ok(count);
         }
         for event in page.iter().flat_map(|outgoing| &outgoing.events) {
-            let unpublished_event = event.to_cloud_event(ledger_id).map_err(|error| writing(error.into()))?;
+            let unpublished_event = event
+                .to_cloud_event(ledger_id)
+                .map_err(|error| writing(error.into()))?;
             out.write(&EventLine { unpublished_event })?;
             count += 1;
         }
@@ -181,7 +215,10 @@ impl Out<'_> {
 }
 
 fn writing(source: io::Error) -> SnapshotError {
-    SnapshotError::Io { action: "write the snapshot".to_owned(), source }
+    SnapshotError::Io {
+        action: "write the snapshot".to_owned(),
+        source,
+    }
 }
 
 fn copy(mut file: File, mut out: impl Write, watch: &mut Watch<'_>) -> Result<(), SnapshotError> {
@@ -190,11 +227,14 @@ fn copy(mut file: File, mut out: impl Write, watch: &mut Watch<'_>) -> Result<()
     let mut done = 0;
     loop {
         tell(watch, Phase::Copying, done, total)?;
-        let read = file.read(&mut buffer).doing(|| "read the temporary file".to_owned())?;
+        let read = file
+            .read(&mut buffer)
+            .doing(|| "read the temporary file".to_owned())?;
         if read == 0 {
             return out.flush().map_err(SnapshotError::Output);
         }
-        out.write_all(&buffer[..read]).map_err(SnapshotError::Output)?;
+        out.write_all(&buffer[..read])
+            .map_err(SnapshotError::Output)?;
         done += read as u64;
     }
 }

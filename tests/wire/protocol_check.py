@@ -34,6 +34,7 @@ import checks_list  # noqa: F401
 import checks_reply  # noqa: F401
 import checks_events  # noqa: F401
 import checks_restart  # noqa: F401
+import checks_readme  # noqa: F401
 
 CHECK_TIMEOUT_SECONDS = 90
 

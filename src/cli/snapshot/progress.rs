@@ -26,7 +26,13 @@ pub(super) struct Bar {
 impl Bar {
     pub(super) fn new(ui: &Ui, signals: Signals) -> Self {
         let wanted = !ui.quiet() && !ui.json() && io::stderr().is_terminal();
-        Self { began: Instant::now(), wanted, signals, phase: None, bar: None }
+        Self {
+            began: Instant::now(),
+            wanted,
+            signals,
+            phase: None,
+            bar: None,
+        }
     }
 
     /// Shows how far it has come, and says whether to go on.
@@ -44,7 +50,11 @@ impl Bar {
             bar.set_length(progress.total);
             bar.set_position(progress.done);
         }
-        if self.signals.first().is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.signals.first().is_cancelled() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
     /// Takes the bar off the terminal.
@@ -64,6 +74,7 @@ fn new_bar(progress: Progress) -> ProgressBar {
         Phase::Copying => ("writing", "{binary_bytes} of {binary_total_bytes}"),
     };
     let template = format!("{what} {{wide_bar}} {amount}, {{eta}} left");
-    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style)
 }

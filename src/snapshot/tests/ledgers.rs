@@ -31,8 +31,15 @@ pub(super) async fn open(database: &Path) -> Writer {
     writer
 }
 
-pub(super) async fn apply(writer: &mut Writer, now: Timestamp, commands: Vec<Command>) -> Vec<Applied> {
-    let circumstances = Circumstances { now, max_payload: 1024 * 1024 };
+pub(super) async fn apply(
+    writer: &mut Writer,
+    now: Timestamp,
+    commands: Vec<Command>,
+) -> Vec<Applied> {
+    let circumstances = Circumstances {
+        now,
+        max_payload: 1024 * 1024,
+    };
     let applied = writer.apply(&commands, circumstances).await;
     applied.into_iter().collect::<Result<_, _>>().unwrap()
 }
@@ -43,7 +50,13 @@ fn json(text: &str) -> JsonText {
 
 fn new_task(task_id: &str) -> NewTask {
     let title = format!("Do {task_id}: \"äöü\" \u{1}");
-    NewTask { task_id: task_id.to_owned(), pane_id: None, title, metadata: None, deadline: None }
+    NewTask {
+        task_id: task_id.to_owned(),
+        pane_id: None,
+        title,
+        metadata: None,
+        deadline: None,
+    }
 }
 
 pub(super) fn create(task_id: &str) -> Command {
@@ -56,12 +69,19 @@ fn selector(task_id: &str) -> Selector {
 
 pub(super) fn report(task_id: &str, summary: &str, evidence: &str) -> Command {
     let report = Report {
-        status: if task_id == "failed" { Status::Failed } else { Status::Completed },
+        status: if task_id == "failed" {
+            Status::Failed
+        } else {
+            Status::Completed
+        },
         summary: summary.to_owned(),
         artifacts: vec!["branch:x".to_owned(), "\0".to_owned()],
         evidence: json(evidence),
     };
-    Command::Change(Change::Report { selector: selector(task_id), report })
+    Command::Change(Change::Report {
+        selector: selector(task_id),
+        report,
+    })
 }
 
 fn start(task_id: &str) -> Command {
@@ -69,7 +89,10 @@ fn start(task_id: &str) -> Command {
 }
 
 fn cancel(task_id: &str, reason: &str) -> Command {
-    Command::Change(Change::Cancel { selector: selector(task_id), reason: Some(reason.to_owned()) })
+    Command::Change(Change::Cancel {
+        selector: selector(task_id),
+        reason: Some(reason.to_owned()),
+    })
 }
 
 fn review(task_id: &str, verdict: ReviewVerdict, note: &str) -> Command {
@@ -84,7 +107,10 @@ fn review(task_id: &str, verdict: ReviewVerdict, note: &str) -> Command {
 /// One of the things that can happen to a task.
 pub(super) fn any_command(step: usize, task_id: &str, deadline: Timestamp) -> Command {
     match step {
-        0 => Command::Change(Change::Create(NewTask { deadline: Some(deadline), ..new_task(task_id) })),
+        0 => Command::Change(Change::Create(NewTask {
+            deadline: Some(deadline),
+            ..new_task(task_id)
+        })),
         1 => create(task_id),
         2 => start(task_id),
         3 => report(task_id, "ok", r#"{"a":1.0}"#),
@@ -111,7 +137,10 @@ pub(super) async fn various_ledger(folder: &Path) -> PathBuf {
         deadline: Some(at(10_000)),
         ..new_task("completed")
     };
-    let due = NewTask { deadline: Some(at(60)), ..new_task("expired") };
+    let due = NewTask {
+        deadline: Some(at(60)),
+        ..new_task("expired")
+    };
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(63), "]".repeat(63));
     apply(
         &mut writer,
@@ -135,7 +164,10 @@ pub(super) async fn various_ledger(folder: &Path) -> PathBuf {
         report("failed", "sorry", "{}"),
         review("failed", ReviewVerdict::Rework, "once more"),
         review("failed", ReviewVerdict::Blocked, ""),
-        Command::Change(Change::Report { selector: selector("rejected"), report: rejected }),
+        Command::Change(Change::Report {
+            selector: selector("rejected"),
+            report: rejected,
+        }),
         cancel("canceled", "not needed"),
         report("deep", "ok", &deep),
         create("quiet"),
@@ -168,21 +200,32 @@ pub(super) fn task(line: &str) -> Task {
 }
 
 pub(super) fn lines(file: &Path) -> Vec<String> {
-    std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+    std::fs::read_to_string(file)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 pub(super) fn task_lines(file: &Path) -> Vec<String> {
-    lines(file).into_iter().filter(|line| line.starts_with(r#"{"task_id""#)).collect()
+    lines(file)
+        .into_iter()
+        .filter(|line| line.starts_with(r#"{"task_id""#))
+        .collect()
 }
 
 pub(super) fn event_lines(file: &Path) -> Vec<String> {
-    lines(file).into_iter().filter(|line| line.starts_with(r#"{"unpublished_event""#)).collect()
+    lines(file)
+        .into_iter()
+        .filter(|line| line.starts_with(r#"{"unpublished_event""#))
+        .collect()
 }
 
 pub(super) fn names_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -193,7 +236,10 @@ pub(super) fn sha256(text: &str) -> String {
 
 /// A file of these lines, with an end that fits them.
 pub(super) fn sealed(lines: &[String]) -> String {
-    let tasks = lines.iter().filter(|line| line.contains(r#"{"task_id""#) && !line.contains("unpublished")).count();
+    let tasks = lines
+        .iter()
+        .filter(|line| line.contains(r#"{"task_id""#) && !line.contains("unpublished"))
+        .count();
     let before: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let sum = sha256(&before);
     format!("{before}{{\"end\":true,\"tasks\":{tasks},\"sha256\":\"{sum}\"}}\n")
