@@ -17,7 +17,9 @@ CREATE TABLE ledger (
     ledger_id     TEXT    NOT NULL CHECK (octet_length(ledger_id) BETWEEN 1 AND 64),
     created_at    INTEGER NOT NULL,
     -- The cursor of the outbox: every revision up to this `seq` is known to have been published.
-    published_seq INTEGER NOT NULL DEFAULT 0 CHECK (published_seq >= 0)
+    published_seq INTEGER NOT NULL DEFAULT 0 CHECK (published_seq >= 0),
+    -- Counts writes that were only made to see whether the store can be written again.
+    probes        INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- A task as it is now. The columns that change stand first, so that changing them rewrites little.
@@ -59,7 +61,8 @@ CREATE INDEX open_tasks_by_deadline ON tasks (deadline)
 
 -- The row that latches. `artifacts` is a JSON array of strings; `evidence` is JSON with every number as it was written.
 CREATE TABLE results (
-    task_key    INTEGER PRIMARY KEY REFERENCES tasks (task_key),
+    -- Deferred, as a result is inserted before a task that is new in the same transaction.
+    task_key    INTEGER PRIMARY KEY REFERENCES tasks (task_key) DEFERRABLE INITIALLY DEFERRED,
     status      TEXT    NOT NULL CHECK (status IN ('completed', 'failed', 'rejected')),
     reported_at INTEGER NOT NULL,
     -- octet_length, not length: a summary may hold a NUL, at which length() would stop.
@@ -101,6 +104,26 @@ CREATE TRIGGER results_latch BEFORE INSERT ON results
 WHEN EXISTS (SELECT 1 FROM results WHERE task_key = NEW.task_key)
 BEGIN
     SELECT RAISE(ABORT, 'the task has its result');
+END;
+
+-- The same for tasks: without them a program that leaves foreign keys off, as SQLite does by default, could have a task
+-- begin anew.
+CREATE TRIGGER tasks_never_go BEFORE DELETE ON tasks
+BEGIN
+    SELECT RAISE(ABORT, 'a task is never removed');
+END;
+
+CREATE TRIGGER tasks_are_made_once BEFORE INSERT ON tasks
+WHEN EXISTS (SELECT 1 FROM tasks WHERE task_key = NEW.task_key OR task_id = NEW.task_id)
+BEGIN
+    SELECT RAISE(ABORT, 'a task of that ID or key exists');
+END;
+
+CREATE TRIGGER tasks_begin_with_their_result BEFORE INSERT ON tasks
+WHEN NEW.lifecycle IN ('completed', 'failed', 'rejected')
+ AND NOT EXISTS (SELECT 1 FROM results WHERE task_key = NEW.task_key AND status = NEW.lifecycle)
+BEGIN
+    SELECT RAISE(ABORT, 'a reported lifecycle needs the result that says so');
 END;
 
 CREATE TRIGGER tasks_end_once BEFORE UPDATE OF lifecycle ON tasks

@@ -231,6 +231,21 @@ impl NatsOptions {
         Ok(options.custom_inbox_prefix(prefix))
     }
 
+    /// A user and password, or a token, in the first URL: as other NATS clients take them.
+    fn with_login_of_url(&self, options: ConnectOptions) -> Result<ConnectOptions, ConfigError> {
+        let addresses = self.addresses()?;
+        let login = addresses
+            .first()
+            .map(|address| (address.username(), address.password()));
+        Ok(match login {
+            Some((Some(user), Some(password))) => {
+                options.user_and_password(user.to_owned(), password.to_owned())
+            }
+            Some((Some(token), None)) => options.token(token.to_owned()),
+            _ => options,
+        })
+    }
+
     fn with_login(&self) -> Result<ConnectOptions, ConfigError> {
         let given = [
             ("--nats-creds", self.nats_creds.is_some()),
@@ -247,6 +262,9 @@ impl NatsOptions {
             )));
         }
         let options = ConnectOptions::new();
+        if given.is_empty() && self.nats_password.is_none() {
+            return self.with_login_of_url(options);
+        }
         if let Some(path) = &self.nats_creds {
             let text = read_small_file("--nats-creds", path)?;
             return options.credentials(&text).map_err(|_| {

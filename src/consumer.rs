@@ -18,18 +18,23 @@ use tokio_util::task::TaskTracker;
 
 pub use replies::{Replier, Ticket};
 
+use crate::health::Health;
 use crate::ids;
-use crate::ledger::{Applied, Circumstances, Command, Fault, Found, Ledger, Page, SWEEP_TASKS_MAX};
+use crate::ledger::{Applied, Circumstances, Command, Fault, FaultKind, Found, Ledger, Page};
 use crate::report::Selector;
 use crate::task::Timestamp;
 use crate::wire::{Answer, Endpoint, ListQuery, Refusal, Request, Subjects, decode};
 
-/// The queue group of every endpoint (protocol section 1).
+/// The queue group of every endpoint (docs/protocol.md, "Names").
 pub const QUEUE_GROUP: &str = "tasklatch";
 
 /// How many bytes of requests are in hand at most. Each may have up to the server's `max_payload`, so their number alone
 /// bounds nothing.
 const IN_HAND_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How many requests are read at once. Their answers may be as large as the server's `max_payload`, however small the
+/// requests are.
+const READS_MAX: usize = 64;
 
 /// Work for the applier.
 #[derive(Debug)]
@@ -60,6 +65,11 @@ pub struct Consumer {
     in_hand: Arc<InHand>,
     /// Requests that are read beside the applier.
     reads: TaskTracker,
+    /// How many of them are read or answered at once.
+    reading: Arc<Semaphore>,
+    health: Arc<Health>,
+    /// Ends reads whose answers cannot be sent.
+    abandon: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -87,12 +97,14 @@ impl InHand {
 }
 
 impl Consumer {
-    /// A consumer that takes on up to `max_in_hand` requests at once.
+    /// A consumer that takes on up to `max_in_hand` requests at once. `abandon` ends reads that cannot be answered.
     pub fn new(
         ledger: Ledger,
         replier: Replier,
         work: mpsc::Sender<Work>,
         max_in_hand: usize,
+        health: Arc<Health>,
+        abandon: CancellationToken,
     ) -> Self {
         let in_hand = InHand {
             requests: Arc::new(Semaphore::new(max_in_hand)),
@@ -104,6 +116,9 @@ impl Consumer {
             work,
             in_hand: Arc::new(in_hand),
             reads: TaskTracker::new(),
+            reading: Arc::new(Semaphore::new(READS_MAX)),
+            health,
+            abandon,
         }
     }
 
@@ -157,16 +172,27 @@ impl Consumer {
             Err(refusal) => self.refuse(ticket, &refusal).await,
             Ok(Request::Change(change)) => self.enqueue(Command::Change(change), ticket).await,
             Ok(Request::Get(selector)) => {
-                let consumer = self.clone();
-                self.reads
-                    .spawn(async move { consumer.get(selector, ticket).await });
+                self.read(|consumer| async move { consumer.get(selector, ticket).await });
             }
             Ok(Request::List(query)) => {
-                let consumer = self.clone();
-                self.reads
-                    .spawn(async move { consumer.list(query, ticket).await });
+                self.read(|consumer| async move { consumer.list(query, ticket).await });
             }
         }
+    }
+
+    /// Reads beside the applier.
+    fn read<F: Future<Output = ()> + Send>(&self, read: impl FnOnce(Self) -> F + Send + 'static) {
+        let consumer = self.clone();
+        let abandon = self.abandon.clone();
+        self.reads.spawn(async move {
+            let reading = consumer.reading.clone();
+            let work = async {
+                // The semaphore is never closed.
+                let _place = reading.acquire().await;
+                read(consumer).await;
+            };
+            abandon.run_until_cancelled(work).await;
+        });
     }
 
     async fn refuse(&self, ticket: Ticket, refusal: &Refusal) {
@@ -192,22 +218,33 @@ impl Consumer {
         match self.ledger.get(&selector, self.circumstances()).await {
             Ok(Found::Answer(applied)) => self.replier.send(ticket, answer_to(Ok(applied))).await,
             Ok(Found::Due) => self.enqueue(Command::Get(selector), ticket).await,
-            Err(fault) => self.replier.send(ticket, answer_to(Err(fault))).await,
+            Err(fault) => self.fail(ticket, fault).await,
         }
     }
 
+    /// Answers a request that could not be read.
+    async fn fail(&self, ticket: Ticket, fault: Fault) {
+        tracing::error!(error = %fault, "the store could not be read");
+        if fault.kind() == FaultKind::Damaged {
+            self.health.store_failed(&fault.to_string());
+        }
+        self.replier.send(ticket, answer_to(Err(fault))).await;
+    }
+
     async fn list(&self, query: ListQuery, ticket: Ticket) {
-        let circumstances = self.circumstances();
-        let page = match expire_due(&self.ledger, &self.work, circumstances.now).await {
-            Ok(()) => self.ledger.list(&query, circumstances).await,
+        let page = match expire_due(&self.ledger, &self.work).await {
+            Ok(()) => self.ledger.list(&query, self.circumstances()).await,
             Err(fault) => Err(fault),
         };
-        let answer = match page {
-            Ok(Page::Body(body)) => Answer::done(body.into(), None),
-            Ok(Page::Refused(refusal)) => Answer::refused(&refusal),
-            Err(fault) => answer_to(Err(fault)),
-        };
-        self.replier.send(ticket, answer).await;
+        match page {
+            Ok(Page::Body(body)) => {
+                self.replier
+                    .send(ticket, Answer::done(body.into(), None))
+                    .await;
+            }
+            Ok(Page::Refused(refusal)) => self.refuse(ticket, &refusal).await,
+            Err(fault) => self.fail(ticket, fault).await,
+        }
     }
 
     fn circumstances(&self) -> Circumstances {
@@ -222,12 +259,8 @@ impl Consumer {
 ///
 /// # Errors
 /// If the store fails.
-pub async fn expire_due(
-    ledger: &Ledger,
-    work: &mpsc::Sender<Work>,
-    now: Timestamp,
-) -> Result<(), Fault> {
-    while ledger.is_any_due(now).await? {
+pub async fn expire_due(ledger: &Ledger, work: &mpsc::Sender<Work>) -> Result<(), Fault> {
+    while ledger.is_any_due(Timestamp::now()).await? {
         let (tell, told) = oneshot::channel();
         let sweep = Work {
             command: Command::Sweep,
@@ -237,7 +270,7 @@ pub async fn expire_due(
             return Ok(());
         }
         match told.await {
-            Ok(Ok(Applied::Swept(tasks))) if tasks == SWEEP_TASKS_MAX => {}
+            Ok(Ok(Applied::Swept { more: true, .. })) => {}
             Ok(Err(fault)) => return Err(fault),
             _ => return Ok(()),
         }
@@ -247,12 +280,13 @@ pub async fn expire_due(
 
 /// The one place where what became of a command turns into an answer.
 pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
-    use crate::ledger::FaultKind;
     match result {
         Ok(Applied::Task { body, outcome }) => Answer::done(body, outcome),
         Ok(Applied::Refused(refusal)) => Answer::refused(&refusal),
         // No client can ask for these.
-        Ok(Applied::Swept(_) | Applied::Published) => Answer::refused(&Refusal::internal()),
+        Ok(Applied::Swept { .. } | Applied::Published | Applied::Probed) => {
+            Answer::refused(&Refusal::internal())
+        }
         Err(fault) => match fault.kind() {
             FaultKind::Passing | FaultKind::Damaged | FaultKind::Other => {
                 Answer::refused(&Refusal::unavailable())

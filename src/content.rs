@@ -1,8 +1,8 @@
 //! JSON as content: what a report says, not the bytes that it was sent in.
 //!
 //! [`parse`] reads one JSON text strictly and keeps what a general JSON library throws away: the spelling of numbers
-//! and the order of keys. `==` on [`Json`] is the content equality of protocol section 3, "When two reports are the
-//! same". [`JsonText`] is the same content as stored text, ready to be copied into an answer or an event.
+//! and the order of keys. `==` on [`Json`] is the equality of docs/protocol.md, "The same content". [`JsonText`] is the
+//! same content as stored text, ready to be copied into an answer or an event.
 //!
 //! Nothing in here does I/O, and no result depends on the features that another crate turns on in `serde_json`.
 
@@ -12,9 +12,6 @@ use jiter::{Jiter, JiterError, JiterErrorType, JsonErrorType, Peek};
 use serde::ser::{Error as _, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-
-#[cfg(test)]
-mod tests;
 
 /// The most levels that [`parse`] reads, whatever its caller allows.
 ///
@@ -36,7 +33,7 @@ const POINTER_BYTES: usize = 1024;
 ///
 /// # Equality
 ///
-/// `==` compares decoded values (protocol section 3, "When two reports are the same"): objects by their set of keys
+/// `==` compares decoded values (docs/protocol.md, "The same content"): objects by their set of keys
 /// in any order, arrays in order, strings by code points, and numbers by their exact mathematical value at any size,
 /// so that `1`, `1.0` and `10e-1` are equal, and `1e400` and `1e401` are not. It takes time in proportion to the text.
 #[derive(Clone, Debug)]
@@ -247,7 +244,7 @@ pub enum ParseErrorKind {
 ///
 /// # Errors
 ///
-/// It refuses what RFC 8259 refuses, and also what two readers could understand differently (protocol section 3,
+/// It refuses what RFC 8259 refuses, and also what two readers could understand differently (docs/protocol.md,
 /// "Report"): a byte order mark, invalid UTF-8 anywhere, a lone surrogate, `NaN` and infinities, a key that comes
 /// twice in one object, however it is spelled, and anything after the value.
 pub fn parse(text: &[u8], max_levels: usize) -> Result<Json, ParseError> {
@@ -559,3 +556,6 @@ impl PartialEq for JsonText {
 }
 
 impl Eq for JsonText {}
+
+#[cfg(test)]
+mod tests;

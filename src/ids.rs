@@ -2,12 +2,12 @@
 
 use uuid::Uuid;
 
-/// A task ID for a task whose creator brought none: `t-` and a UUIDv7 (protocol section 2), which sorts by time.
+/// A task ID for a task whose creator brought none: `t-` and a UUIDv7 (docs/protocol.md, "The task"), which sorts by time.
 pub fn new_task_id() -> String {
     format!("t-{}", Uuid::now_v7())
 }
 
-/// The identity of a ledger, made with it and anew by a restore (protocol section 5).
+/// The identity of a ledger, made with it and anew by a restore (docs/protocol.md, "Events").
 pub fn new_ledger_id() -> String {
     Uuid::now_v7().to_string()
 }

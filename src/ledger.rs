@@ -18,7 +18,7 @@ use bytes::Bytes;
 use sqlx::{SqliteConnection, SqlitePool};
 
 pub use fault::{Fault, FaultKind};
-pub use lock::HolderLock;
+pub use lock::{HolderLock, LockError};
 pub use open::{OpenError, open, open_read_only};
 pub use read::{Found, Outgoing, Page, SnapshotReader};
 pub use write::{SnapshotWriter, Writer};
@@ -45,6 +45,8 @@ pub enum Command {
     Sweep,
     /// All revisions up to this one have been published.
     Published(i64),
+    /// Write something, to see whether the store can be written.
+    Probe,
 }
 
 /// What became of a command. Durable on disk by the time anybody sees it.
@@ -59,10 +61,17 @@ pub enum Applied {
     },
     /// The request was refused and changed nothing.
     Refused(Refusal),
-    /// A sweep expired so many tasks.
-    Swept(usize),
+    /// A sweep was made.
+    Swept {
+        /// How many tasks it expired.
+        expired: usize,
+        /// Whether more may be due.
+        more: bool,
+    },
     /// Noted.
     Published,
+    /// The store can be written.
+    Probed,
 }
 
 /// The circumstances of a batch, which enter as arguments.

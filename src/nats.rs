@@ -79,12 +79,12 @@ pub async fn connect(
             Ok(client) => return Ok(Connection { client, happenings }),
             Err(source) if is_final(&source) => {
                 return Err(ConnectFault::Refused {
-                    url: options.nats_url.clone(),
+                    url: options.shown_urls(),
                     source,
                 });
             }
             Err(error) => {
-                tracing::warn!(nats.url = %options.nats_url, error = %error, "no NATS server yet; trying again");
+                tracing::warn!(nats.url = %options.shown_urls(), error = %error, "no NATS server yet; trying again");
                 tokio::time::sleep(CONNECT_RETRY).await;
             }
         }
@@ -149,7 +149,7 @@ pub fn header_map(headers: &[(&'static str, String)]) -> HeaderMap {
 /// Why a round trip proved nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum RoundTripError {
-    /// The server did not send our own message back in time.
+    /// The server has not sent our own message back yet. It still may: wait on with [`RoundTrip::wait`].
     #[error("no round trip to the NATS server within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// The connection was lost and made anew in between: what was sent before may be lost.
@@ -166,6 +166,9 @@ pub enum RoundTripError {
 /// Proves that the server has taken what was published before. A flush of the socket does not: it only says that the
 /// operating system has it. A message to ourselves on the same connection does, as a server takes what one connection
 /// sends in order, provided that it still is the same connection.
+///
+/// It does not prove that the server *allowed* it: an error comes before the echo, but by another task. After
+/// [`ERROR_GRACE`], [`has_errors_since`](Self::has_errors_since) tells.
 #[derive(Debug)]
 pub struct RoundTrip {
     connection: Connection,
@@ -173,6 +176,9 @@ pub struct RoundTrip {
     echoes: Subscriber,
     sent: u64,
 }
+
+/// How long an error of the server may take from the connection to those who count it.
+pub const ERROR_GRACE: Duration = Duration::from_millis(50);
 
 /// The state of a connection at one moment; see [`RoundTrip::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +203,7 @@ impl RoundTrip {
         })
     }
 
-    /// Takes note of the connection, before anything is published that [`confirm`](Self::confirm) shall speak of.
+    /// Takes note of the connection, before anything is published that [`begin`](Self::begin) shall speak of.
     pub fn mark(&self) -> Mark {
         Mark {
             connects: self
@@ -214,31 +220,42 @@ impl RoundTrip {
         }
     }
 
-    /// Waits until the server has taken all that was published on this connection since `mark`.
+    /// Whether the server has reported an error since `mark`.
+    pub fn has_errors_since(&self, mark: Mark) -> bool {
+        self.mark().server_errors != mark.server_errors
+    }
+
+    /// Sends the message that shall come back; [`wait`](Self::wait) for it.
     ///
     /// # Errors
-    /// [`RoundTripError`]: it may or may not have.
-    pub async fn confirm(&mut self, mark: Mark, within: Duration) -> Result<(), RoundTripError> {
+    /// If the client has ended.
+    pub async fn begin(&mut self) -> Result<(), async_nats::Error> {
         self.sent += 1;
         let token = Bytes::from(self.sent.to_string());
-        let client = &self.connection.client;
-        client
-            .publish(self.inbox.clone(), token.clone())
-            .await
-            .map_err(async_nats::Error::from)?;
+        Ok(self
+            .connection
+            .client
+            .publish(self.inbox.clone(), token)
+            .await?)
+    }
+
+    /// Waits until the server has taken all that was published on this connection between `mark` and the last
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// [`RoundTripError`]. After [`TimedOut`](RoundTripError::TimedOut) the message is still under way on the same
+    /// connection, so that it may be waited for again; after all else what was sent may be lost.
+    pub async fn wait(&mut self, mark: Mark, within: Duration) -> Result<(), RoundTripError> {
+        let token = self.sent.to_string();
         let echo = async {
             while let Some(message) = self.echoes.next().await {
-                if message.payload == token {
+                if message.payload == token.as_bytes() {
                     return Ok(());
                 }
             }
             Err(RoundTripError::Ended("its subscription ended".into()))
         };
-        tokio::time::timeout(within, echo)
-            .await
-            .map_err(|_| RoundTripError::TimedOut(within))??;
-        // An error of the server is handed to its callback before the echo is to us, but by another task.
-        tokio::task::yield_now().await;
+        let came = tokio::time::timeout(within, echo).await;
         let now = self.mark();
         if now.connects != mark.connects {
             return Err(RoundTripError::Reconnected);
@@ -246,6 +263,22 @@ impl RoundTrip {
         if now.server_errors != mark.server_errors {
             return Err(RoundTripError::ServerError);
         }
-        Ok(())
+        came.map_err(|_| RoundTripError::TimedOut(within))?
     }
+}
+
+/// One round trip, for those who only want to know that the server has heard them.
+///
+/// # Errors
+/// [`RoundTripError`]; [`TimedOut`](RoundTripError::TimedOut) however it was not had in time.
+pub async fn round_trip(connection: &Connection, within: Duration) -> Result<(), RoundTripError> {
+    let once = async {
+        let mut round_trip = RoundTrip::new(connection).await?;
+        let mark = round_trip.mark();
+        round_trip.begin().await?;
+        round_trip.wait(mark, within).await
+    };
+    tokio::time::timeout(within, once)
+        .await
+        .map_err(|_| RoundTripError::TimedOut(within))?
 }

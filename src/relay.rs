@@ -2,7 +2,7 @@
 //!
 //! The relay reads the outbox in commit order, publishes, has the server confirm by a round trip on the same connection,
 //! and only then asks the writer to move the cursor. A crash in between publishes some events again, with the same
-//! `ce-id`; it loses none (protocol section 5, `core`).
+//! `ce-id`; it loses none (docs/protocol.md, "Events").
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::consumer::{Then, Work};
 use crate::health::Health;
 use crate::ledger::{Command, Fault, Ledger, Outgoing};
-use crate::nats::{Connection, RoundTrip, RoundTripError, header_map};
+use crate::nats::{Connection, ERROR_GRACE, Mark, RoundTrip, RoundTripError, header_map};
 use crate::wire::Subjects;
 
 /// How long the server may take to confirm.
@@ -52,7 +52,24 @@ enum RelayError {
         source: async_nats::PublishError,
     },
     #[error(transparent)]
-    Confirm(#[from] RoundTripError),
+    RoundTrip(#[from] RoundTripError),
+}
+
+/// How far the relay has come on its connection.
+struct Progress {
+    round_trip: RoundTrip,
+    /// The last revision that the server has taken; `None` to begin at the cursor.
+    position: Option<i64>,
+    /// The last revision that the server has taken but may still report an error about, with the mark before its round.
+    unsettled: Option<(i64, Mark)>,
+}
+
+impl Progress {
+    /// Begins at the cursor again: the server refused something of what it has taken since.
+    fn go_back(&mut self) {
+        self.position = None;
+        self.unsettled = None;
+    }
 }
 
 impl Relay {
@@ -66,42 +83,42 @@ impl Relay {
         finish: CancellationToken,
         abandon: CancellationToken,
     ) -> Result<(), async_nats::Error> {
-        let mut round_trip = RoundTrip::new(&self.connection).await?;
-        let mut position = None;
+        let mut progress = Progress {
+            round_trip: RoundTrip::new(&self.connection).await?,
+            position: None,
+            unsettled: None,
+        };
         loop {
             let finishing = finish.is_cancelled();
-            let caught_up = tokio::select! {
-                caught_up = self.catch_up(&mut position, &mut round_trip) => caught_up,
+            tokio::select! {
+                () = self.catch_up(&mut progress) => {}
                 () = abandon.cancelled() => return Ok(()),
             };
-            if caught_up && finishing {
+            if finishing {
                 return Ok(());
             }
             tokio::select! {
                 changed = self.committed.changed() => if changed.is_err() { return Ok(()) },
-                () = finish.cancelled(), if !finishing => {}
+                () = finish.cancelled() => {}
                 () = abandon.cancelled() => return Ok(()),
                 () = tokio::time::sleep(POLL) => {}
             }
         }
     }
 
-    /// Publishes until nothing is left. Returns whether that was reached, which it always is unless it is abandoned.
-    async fn catch_up(&mut self, position: &mut Option<i64>, round_trip: &mut RoundTrip) -> bool {
+    /// Publishes until nothing is left and all of it is behind the cursor.
+    async fn catch_up(&mut self, progress: &mut Progress) {
         let mut backoff = None;
         loop {
             // What is committed from here on wakes the relay again.
             self.committed.mark_unchanged();
-            match self.round(position, round_trip).await {
-                Ok(0) => {
-                    self.health.relay_ok();
-                    return true;
-                }
-                Ok(_) => {
-                    self.health.relay_ok();
-                    backoff = None;
-                }
+            match self.round(progress).await {
+                Ok(0) => return self.health.relay_ok(),
+                Ok(_) => backoff = None,
                 Err(error) => {
+                    if matches!(error, RelayError::RoundTrip(RoundTripError::ServerError)) {
+                        progress.go_back();
+                    }
                     self.health.relay_failed(&error.to_string());
                     let waits = backoff.get_or_insert_with(|| retry_waits().build());
                     let wait = waits.next().unwrap_or(RETRY_MAX);
@@ -113,29 +130,68 @@ impl Relay {
     }
 
     /// Publishes one reading of the outbox and returns how many revisions that were.
-    async fn round(
-        &mut self,
-        position: &mut Option<i64>,
-        round_trip: &mut RoundTrip,
-    ) -> Result<usize, RelayError> {
-        let after = match *position {
+    async fn round(&mut self, progress: &mut Progress) -> Result<usize, RelayError> {
+        let after = match progress.position {
             Some(after) => after,
             None => self.ledger.published_seq().await?,
         };
-        *position = Some(after);
+        progress.position = Some(after);
         let outgoing = self.ledger.outgoing(after).await?;
         let Some(last) = outgoing.last().map(|outgoing| outgoing.seq) else {
+            self.settle_after_grace(progress).await?;
             return Ok(0);
         };
         if self.connection.client.connection_state() != State::Connected {
             return Err(RelayError::NotConnected);
         }
-        let mark = round_trip.mark();
+        let mark = progress.round_trip.mark();
         for outgoing in &outgoing {
             self.publish(outgoing).await?;
         }
-        round_trip.confirm(mark, CONFIRM_WITHIN).await?;
-        *position = Some(last);
+        progress
+            .round_trip
+            .begin()
+            .await
+            .map_err(RoundTripError::Ended)?;
+        self.confirm(progress, mark).await?;
+        // An error about the round before has had all of this round to show.
+        self.settle(progress).await?;
+        progress.position = Some(last);
+        progress.unsettled = Some((last, mark));
+        Ok(outgoing.len())
+    }
+
+    /// Waits for the server for as long as the connection lives: what is under way must not be published a second time
+    /// only since the server is slow.
+    async fn confirm(&self, progress: &mut Progress, mark: Mark) -> Result<(), RelayError> {
+        loop {
+            match progress.round_trip.wait(mark, CONFIRM_WITHIN).await {
+                Err(slow @ RoundTripError::TimedOut(_)) => {
+                    self.health.relay_failed(&slow.to_string());
+                    tracing::warn!(error = %slow, "events are delayed; waiting on");
+                }
+                confirmed => return Ok(confirmed?),
+            }
+        }
+    }
+
+    async fn settle_after_grace(&self, progress: &mut Progress) -> Result<(), RelayError> {
+        if progress.unsettled.is_some() {
+            tokio::time::sleep(ERROR_GRACE).await;
+        }
+        self.settle(progress).await
+    }
+
+    /// Has the cursor moved past the last round, unless the server has reported an error since.
+    async fn settle(&self, progress: &mut Progress) -> Result<(), RelayError> {
+        let Some((last, mark)) = progress.unsettled else {
+            return Ok(());
+        };
+        if progress.round_trip.has_errors_since(mark) {
+            return Err(RoundTripError::ServerError.into());
+        }
+        progress.unsettled = None;
+        self.health.relay_ok();
         let moved = Work {
             command: Command::Published(last),
             then: Then::Nothing,
@@ -143,7 +199,7 @@ impl Relay {
         // The writer ends after the relay; should it have failed, the service is on its way down and the events that
         // were published are published once more at the next start.
         let _ = self.work.send(moved).await;
-        Ok(outgoing.len())
+        Ok(())
     }
 
     async fn publish(&self, outgoing: &Outgoing) -> Result<(), RelayError> {

@@ -3,7 +3,7 @@
 use crate::content::JsonText;
 use crate::task::{Lifecycle, Status, Task, TaskResult, Timestamp, words};
 
-/// Names one task (protocol section 3, "Selector"): by its ID, by the pane it was given to, or by both, which must then
+/// Names one task (docs/protocol.md, "Naming a task"): by its ID, by the pane it was given to, or by both, which must then
 /// agree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
@@ -66,7 +66,7 @@ words! {
     }
 }
 
-/// What a report gets, given the task as found in the transaction (protocol section 4).
+/// What a report gets, given the task as found in the transaction (docs/protocol.md, "Outcomes").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The task was open: this report is its result from now on.

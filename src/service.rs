@@ -14,14 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NatsOptions;
 use crate::consumer::applier::{Applier, send_all};
-use crate::consumer::discovery::{Discovery, Other, Statistics};
+use crate::consumer::discovery::{Discovery, Other, Search, Statistics};
 use crate::consumer::{self, Consumer, Replier, Then, Work};
 use crate::health::Health;
 use crate::http::Http;
 use crate::ledger::{self, Command, Fault, Ledger, OpenError, Writer};
-use crate::nats::{ConnectFault, Connection, RoundTrip, RoundTripError, connect};
+use crate::nats::{ConnectFault, Connection, RoundTripError, connect, round_trip};
 use crate::relay::Relay;
-use crate::task::Timestamp;
 use crate::wire::{Endpoint, Subjects};
 
 /// How the service is to run.
@@ -49,6 +48,12 @@ const ROUND_TRIP_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long each step of stopping may take. What is committed and not published by then is published at the next start.
 const STOP_STEP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long JetStream may take to say which streams there are.
+const JETSTREAM_WITHIN: Duration = Duration::from_secs(2);
+
+/// The default `max_payload` of a NATS server, in bytes: with it all that keeps the limits of the protocol fits.
+const MAX_PAYLOAD_USUAL: usize = 1024 * 1024;
 
 /// Room in the queue for work of the service's own beside that of clients.
 const OWN_WORK_MAX: usize = 64;
@@ -148,7 +153,8 @@ pub struct Service {
 /// Starts a service: when this returns, requests are served.
 ///
 /// # Errors
-/// [`ServiceError`]; nothing was taken on then.
+/// [`ServiceError`]. What was taken on by then may have been applied without an answer, and is answered when it is sent
+/// again.
 pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let (ledger, writer) = ledger::open(&config.database, "the tasklatch service").await?;
     let http = match config.http {
@@ -161,8 +167,20 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let statistics = Arc::new(Statistics::default());
     let served = Arc::new(AtomicBool::new(false));
     let mut attendants = JoinSet::new();
-    let discovery = discover(&config, &connection, &ledger).await?;
+    let prefix = config.subjects.clone();
+    let discovery = Discovery::begin(client.clone(), prefix, ledger.ledger_id())
+        .await
+        .map_err(|error| ServiceError::ClientEnded(error.into()))?;
+    let search = discovery.search();
+    attendants.spawn(discovery.run(statistics.clone(), served.clone()));
+    refuse_other_ledgers(&config, &connection, &search).await?;
     warn_of_streams(&connection, &config.subjects).await;
+    if client.max_payload() < MAX_PAYLOAD_USUAL {
+        tracing::warn!(
+            server.max_payload = client.max_payload(),
+            "the NATS server carries smaller messages than usual: tasks and reports near the limits of the protocol are refused"
+        );
+    }
 
     let health = Arc::new(Health::new(client.clone()));
     let replier = Replier::new(client.clone(), config.subjects.clone(), statistics.clone());
@@ -175,6 +193,8 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         replier.clone(),
         work.clone(),
         config.max_in_hand,
+        health.clone(),
+        abandon.clone(),
     );
     let applier = Applier {
         writer,
@@ -192,7 +212,6 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         work: work.clone(),
         health: health.clone(),
     };
-    attendants.spawn(discovery.run(statistics, served.clone()));
     attendants.spawn(sweep(
         ledger.clone(),
         work.clone(),
@@ -240,30 +259,28 @@ async fn serve_http(http: Http, health: Arc<Health>) {
     }
 }
 
-async fn discover(
+async fn refuse_other_ledgers(
     config: &Config,
     connection: &Connection,
-    ledger: &Ledger,
-) -> Result<Discovery, ServiceError> {
-    let ended = ServiceError::ClientEnded;
-    let discovery = Discovery::begin(
-        connection.client.clone(),
-        config.subjects.clone(),
-        ledger.ledger_id(),
-    )
-    .await
-    .map_err(|error| ended(error.into()))?;
-    round_trip(connection).await?;
-    match discovery.find_other().await.map_err(ended)? {
+    search: &Search,
+) -> Result<(), ServiceError> {
+    // The server knows our own subscriptions before we ask, so that of two services that start together each sees the
+    // other.
+    round_trip(connection, ROUND_TRIP_WITHIN).await?;
+    match search
+        .find_other()
+        .await
+        .map_err(ServiceError::ClientEnded)?
+    {
         Some(other) if !config.allow_other_ledgers => {
             let prefix = config.subjects.prefix().to_owned();
             Err(ServiceError::OtherLedger { prefix, other })
         }
         Some(other) => {
             tracing::warn!(other.ledger_id = %other.ledger_id, other.instance_id = %other.instance_id, "another service answers under the same prefix, as allowed");
-            Ok(discovery)
+            Ok(())
         }
-        None => Ok(discovery),
+        None => Ok(()),
     }
 }
 
@@ -271,7 +288,7 @@ async fn discover(
 /// ours.
 async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
     let mut jetstream = async_nats::jetstream::new(connection.client.clone());
-    jetstream.set_timeout(Duration::from_secs(2));
+    jetstream.set_timeout(JETSTREAM_WITHIN);
     for endpoint in Endpoint::ALL {
         let subject = subjects.of(endpoint);
         match jetstream.stream_by_subject(&subject).await {
@@ -293,14 +310,6 @@ async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
     }
 }
 
-async fn round_trip(connection: &Connection) -> Result<(), ServiceError> {
-    let mut round_trip = RoundTrip::new(connection)
-        .await
-        .map_err(ServiceError::ClientEnded)?;
-    let mark = round_trip.mark();
-    Ok(round_trip.confirm(mark, ROUND_TRIP_WITHIN).await?)
-}
-
 /// Expires tasks for observers, so that they hear of it though nobody asks. While the store is in trouble it also looks
 /// whether that has passed.
 async fn sweep(
@@ -317,9 +326,9 @@ async fn sweep(
             () = stop.cancelled() => return,
         }
         if health.is_store_in_trouble() {
-            wait_for_all_before(&work).await;
+            have_applied(&work, Command::Probe).await;
         }
-        if let Err(fault) = consumer::expire_due(&ledger, &work, Timestamp::now()).await {
+        if let Err(fault) = consumer::expire_due(&ledger, &work).await {
             tracing::warn!(error = %fault, "tasks whose deadline has come could not be expired; trying again");
         }
     }
@@ -356,7 +365,7 @@ impl Service {
                 endpoint
             });
         }
-        round_trip(&self.connection).await
+        Ok(round_trip(&self.connection, ROUND_TRIP_WITHIN).await?)
     }
 
     /// Serves until `shutdown` is cancelled or a part of the service breaks off, and stops in order: no new requests, what
@@ -383,7 +392,11 @@ impl Service {
             }),
         };
         let stopped = self.stop(applied.is_some()).await;
-        ended.and(stopped)
+        match (ended, stopped) {
+            // Other parts break off once the writer has; the damage is the reason.
+            (_, Err(damaged @ ServiceError::Damaged(_))) => Err(damaged),
+            (ended, stopped) => ended.and(stopped),
+        }
     }
 
     async fn stop(mut self, applier_ended: bool) -> Result<(), ServiceError> {
@@ -405,13 +418,14 @@ impl Service {
         let in_hand = async {
             self.consumer.finish_reads().await;
             if !applier_ended {
-                wait_for_all_before(&self.work).await;
+                have_applied(&self.work, Command::Sweep).await;
             }
         };
         if timeout(STOP_STEP_WITHIN, in_hand).await.is_err() {
             tracing::warn!(
                 "not all that is in hand could be applied in time; its senders get no answer and try again"
             );
+            self.abandon.cancel();
         }
         self.finish.cancel();
         if !self.relay.is_finished() && timeout(within, &mut self.relay).await.is_err() {
@@ -433,21 +447,18 @@ impl Service {
         if timeout(STOP_STEP_WITHIN, self.answers).await.is_err() {
             tracing::warn!("not all answers could be sent in time; their receivers try again");
         }
-        if connected && let Err(error) = round_trip(&self.connection).await {
+        if connected && let Err(error) = round_trip(&self.connection, STOP_STEP_WITHIN).await {
             tracing::warn!(error = %error, "the server did not confirm the last answers");
         }
         closed
     }
 }
 
-/// Waits until all work that is queued now has been applied: it is applied in order, so the last piece tells.
-async fn wait_for_all_before(work: &mpsc::Sender<Work>) {
+/// Has a command applied and waits for that. Work is applied in order, so all that was queued before is applied then too.
+async fn have_applied(work: &mpsc::Sender<Work>, command: Command) {
     let (tell, told) = oneshot::channel();
-    let last = Work {
-        command: Command::Sweep,
-        then: Then::Tell(tell),
-    };
-    if work.send(last).await.is_ok() {
+    let then = Then::Tell(tell);
+    if work.send(Work { command, then }).await.is_ok() {
         let _ = told.await;
     }
 }

@@ -1,4 +1,4 @@
-//! Snapshots: all tasks of a ledger as a file of JSON Lines, and back (protocol section 7).
+//! Snapshots: all tasks of a ledger as a file of JSON Lines, and back (docs/protocol.md, "Snapshot files").
 //!
 //! [`save`] and [`save_to`] take a consistent picture beside a service that goes on. [`verify`] checks a whole file:
 //! that every line is exactly what a service would write, that it can be loaded, and that nothing is missing.

@@ -9,7 +9,7 @@ use time::{OffsetDateTime, UtcOffset};
 use crate::content::JsonText;
 
 /// An instant in microseconds since 1970-01-01T00:00:00Z, written as RFC 3339 in UTC with six digits and `Z`
-/// (protocol section 2).
+/// (docs/protocol.md, "The task").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -113,7 +113,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Where a task stands (protocol section 2).
+    /// Where a task stands (docs/protocol.md, "The task").
     Lifecycle {
         /// Created, not yet started.
         Submitted = "submitted",
@@ -203,7 +203,7 @@ pub struct Disposition {
     pub reviewed_at: Timestamp,
 }
 
-/// A task as the protocol shows it (section 2): every key always there, in this order.
+/// A task as the protocol shows it (docs/protocol.md, "The task"): every key always there, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {

@@ -47,7 +47,7 @@ pub(super) async fn start(
     signals: &Signals,
     ui: &Ui,
 ) -> Result<Option<Service>, CliError> {
-    // Nothing has been accepted yet, so nothing is lost by dropping the start.
+    // What may have been applied by then without an answer is answered when it is sent again.
     tokio::select! {
         service = service::start(config) => Ok(Some(service?)),
         () = signals.first().cancelled() => {

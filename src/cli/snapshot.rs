@@ -286,10 +286,11 @@ fn in_words(error: SnapshotError) -> CliError {
         SnapshotError::ChangedMeanwhile(_) => CliError::Fault(text)
             .hinted("restore it again when nobody writes to it; nothing was restored"),
         SnapshotError::Ledger(_) | SnapshotError::Io { .. } => CliError::Fault(text)
-            .hinted("see to the disk and its free space (TMPDIR names the folder for temporary files), and try again; nothing half done is left"),
-        SnapshotError::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => {
-            CliError::OutputClosed
-        }
+            .hinted("see to the disk and its free space, and try again; TMPDIR names the folder for temporary files; \
+             nothing half done is left"),
+        SnapshotError::Output(source) if source.kind() == io::ErrorKind::BrokenPipe => CliError::Fault(
+            "standard output was closed before all of the snapshot was written; what was read of it is no snapshot".to_owned(),
+        ),
         SnapshotError::Interrupted => {
             CliError::Fault("interrupted; nothing was changed".to_owned())
         }

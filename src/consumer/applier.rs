@@ -55,6 +55,10 @@ impl Applier {
                 self.hand_on(then, result);
             }
             if let Some(fault) = damage {
+                self.work.close();
+                while let Some(work) = self.work.recv().await {
+                    self.hand_on(work.then, Err(fault.clone()));
+                }
                 return Err(fault);
             }
         }
@@ -72,19 +76,24 @@ impl Applier {
 
     /// Logs what failed, once a batch, and returns a fault that must end the service.
     fn take_note(&self, results: &[Result<Applied, Fault>]) -> Option<Fault> {
-        let mut faults = results.iter().filter_map(|result| result.as_ref().err());
-        let Some(first) = faults.next() else {
-            self.health.store_ok();
-            return None;
-        };
-        let more = faults.count();
-        tracing::error!(error = %first, commands.failed = more + 1, commands.all = results.len(), "the store failed");
-        if first.kind() == FaultKind::Refused {
-            // The store works; it was one of the commands that did not.
-            return None;
+        let faults: Vec<&Fault> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err())
+            .collect();
+        // Where it was one of the commands, the store works.
+        let of_the_store = faults
+            .iter()
+            .find(|fault| fault.kind() != FaultKind::Refused);
+        match of_the_store {
+            None => self.health.store_ok(),
+            Some(fault) => self.health.store_failed(&fault.to_string()),
         }
-        self.health.store_failed(&first.to_string());
-        (first.kind() == FaultKind::Damaged).then(|| first.clone())
+        let worst = of_the_store.or(faults.first())?;
+        tracing::error!(error = %worst, commands.failed = faults.len(), commands.all = results.len(), "the store failed");
+        faults
+            .into_iter()
+            .find(|fault| fault.kind() == FaultKind::Damaged)
+            .cloned()
     }
 }
 

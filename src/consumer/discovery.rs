@@ -134,9 +134,17 @@ pub struct Other {
     pub instance_id: String,
 }
 
+/// Looks for other services.
+#[derive(Debug)]
+pub struct Search {
+    client: Client,
+    instance_id: String,
+    prefix: String,
+}
+
 impl Discovery {
-    /// Begins to listen to questions. Two services that start at the same moment must each be able to see the other, so
-    /// this comes before [`find_other`](Self::find_other) and before the endpoints.
+    /// Begins to listen to questions. Two services that start at the same moment must each see the other, so this and
+    /// [`run`](Self::run) come before [`Search::find_other`], and that before the endpoints.
     ///
     /// # Errors
     /// If the client has ended.
@@ -172,38 +180,13 @@ impl Discovery {
         })
     }
 
-    /// Looks for another service under the same prefix: each would get half of the requests.
-    ///
-    /// # Errors
-    /// If the client has ended.
-    pub async fn find_other(&self) -> Result<Option<Other>, async_nats::Error> {
-        let inbox = self.client.new_inbox();
-        let mut answers = self.client.subscribe(inbox.clone()).await?;
-        self.client
-            .publish_with_reply(format!("$SRV.PING.{SERVICE_NAME}"), inbox, "".into())
-            .await?;
-        let until = Instant::now() + OTHERS_WITHIN;
-        while let Ok(Some(answer)) = timeout_at(until, answers.next()).await {
-            let Ok(identity) = serde_json::from_slice::<Identity>(&answer.payload) else {
-                continue;
-            };
-            let same_prefix = identity
-                .metadata
-                .get("prefix")
-                .is_some_and(|prefix| prefix == self.subjects.prefix());
-            if same_prefix && identity.id != self.identity.id {
-                let ledger_id = identity
-                    .metadata
-                    .get("ledger_id")
-                    .cloned()
-                    .unwrap_or_default();
-                return Ok(Some(Other {
-                    ledger_id,
-                    instance_id: identity.id,
-                }));
-            }
+    /// What it takes to look for another service while this one answers.
+    pub fn search(&self) -> Search {
+        Search {
+            client: self.client.clone(),
+            instance_id: self.identity.id.clone(),
+            prefix: self.subjects.prefix().to_owned(),
         }
-        Ok(None)
     }
 
     /// Answers questions for as long as the client lives.
@@ -230,8 +213,8 @@ impl Discovery {
             let Ok(body) = serde_json::to_vec(&response) else {
                 continue;
             };
-            if self.client.publish(reply, body.into()).await.is_err() {
-                return;
+            if let Err(error) = self.client.publish(reply, body.into()).await {
+                tracing::warn!(error = %error, "a question of service discovery could not be answered");
             }
         }
     }
@@ -300,6 +283,77 @@ impl Discovery {
             last_error: counts.last_error.clone(),
             processing_time,
             average_processing_time: processing_time.checked_div(counts.requests).unwrap_or(0),
+        }
+    }
+}
+
+/// Whether requests on the prefix `outer` can be requests on `inner` too: if they are the same, or `inner` goes on with a
+/// token that tasklatch itself puts after a prefix.
+fn overlap(outer: &str, inner: &str) -> bool {
+    let Some(rest) = inner.strip_prefix(outer) else {
+        return false;
+    };
+    match rest.strip_prefix('.') {
+        None => rest.is_empty(),
+        Some(rest) => {
+            let next = rest.split('.').next().unwrap_or_default();
+            matches!(next, "report" | "task" | "event" | "queue" | "dead")
+        }
+    }
+}
+
+impl Search {
+    /// Looks for another service under the same or an overlapping prefix: each would get a part of the requests.
+    ///
+    /// # Errors
+    /// If the client has ended.
+    pub async fn find_other(&self) -> Result<Option<Other>, async_nats::Error> {
+        let inbox = self.client.new_inbox();
+        let mut answers = self.client.subscribe(inbox.clone()).await?;
+        self.client
+            .publish_with_reply(format!("$SRV.PING.{SERVICE_NAME}"), inbox, "".into())
+            .await?;
+        let until = Instant::now() + OTHERS_WITHIN;
+        while let Ok(Some(answer)) = timeout_at(until, answers.next()).await {
+            let Ok(identity) = serde_json::from_slice::<Identity>(&answer.payload) else {
+                continue;
+            };
+            let overlaps = identity
+                .metadata
+                .get("prefix")
+                .is_some_and(|other| overlap(other, &self.prefix) || overlap(&self.prefix, other));
+            if overlaps && identity.id != self.instance_id {
+                let ledger_id = identity
+                    .metadata
+                    .get("ledger_id")
+                    .cloned()
+                    .unwrap_or_default();
+                return Ok(Some(Other {
+                    ledger_id,
+                    instance_id: identity.id,
+                }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_overlap_if_one_goes_on_with_a_word_of_the_protocol() {
+        for (outer, inner) in [("a", "a"), ("a", "a.report"), ("a.b", "a.b.task.x")] {
+            assert!(overlap(outer, inner), "{outer} {inner}");
+        }
+        for (outer, inner) in [
+            ("a", "ab"),
+            ("a", "a.b"),
+            ("a.report", "a"),
+            ("a", "a.reports"),
+        ] {
+            assert!(!overlap(outer, inner), "{outer} {inner}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
-use super::{Applied, Circumstances, Command};
+use super::{Applied, Circumstances, Command, SWEEP_TASKS_MAX};
 use crate::report::{self, Report, Selector, Verdict};
 use crate::task::{Disposition, Lifecycle, Task, Timestamp};
 use crate::wire::{Change, Code, HEADERS_MAX_BYTES, NewTask, Outcome, Refusal};
@@ -46,6 +46,8 @@ pub(super) struct Writes {
     pub revisions: Vec<Revision>,
     /// How far events are known to be published.
     pub published: Option<i64>,
+    /// Whether to write for the sake of writing.
+    pub probe: bool,
 }
 
 /// A row of the outbox.
@@ -59,7 +61,7 @@ pub(super) struct Revision {
 
 impl Writes {
     pub(super) fn is_empty(&self) -> bool {
-        self.revisions.is_empty() && self.published.is_none()
+        self.revisions.is_empty() && self.published.is_none() && !self.probe
     }
 }
 
@@ -78,7 +80,11 @@ impl Desk {
     /// Only if a task does not encode as JSON.
     pub(super) fn apply(&mut self, command: &Command) -> Result<Applied, serde_json::Error> {
         let decision = match command {
-            Command::Sweep => return Ok(Applied::Swept(self.sweep())),
+            Command::Sweep => return Ok(self.sweep()),
+            Command::Probe => {
+                self.writes.probe = true;
+                return Ok(Applied::Probed);
+            }
             Command::Published(seq) => {
                 self.writes.published = self.writes.published.max(Some(*seq));
                 return Ok(Applied::Published);
@@ -270,7 +276,7 @@ impl Desk {
     }
 
     /// Takes a changed or new task onto the desk, unless its answer or events would be larger than the server carries:
-    /// that is found out before anything is written (protocol section 3, the limits).
+    /// that is found out before anything is written (docs/protocol.md, "Limits").
     fn keep(
         &mut self,
         key: Key,
@@ -327,7 +333,15 @@ impl Desk {
             .as_ref()
             .and_then(|pane_id| self.panes.get_mut(pane_id))
         {
-            pane.follow(key, before, &task, self.circumstances.now);
+            let newest = pane.newest.and_then(|newest| self.tasks.get(&newest));
+            let newest_has_result = newest.is_some_and(|newest| newest.result.is_some());
+            pane.follow(
+                key,
+                before,
+                &task,
+                newest_has_result,
+                self.circumstances.now,
+            );
         }
         self.tasks.insert(key, task);
     }
@@ -342,16 +356,17 @@ impl Desk {
         }
     }
 
-    fn sweep(&mut self) -> usize {
-        let now = self.circumstances.now;
-        let mut swept = 0;
-        for key in std::mem::take(&mut self.due) {
-            if self.tasks[&key].is_due(now) {
-                self.settle(key);
-                swept += 1;
-            }
+    /// Expires what was loaded as due. Another command of the batch may have expired some of it before, which says nothing
+    /// of what was not loaded.
+    fn sweep(&mut self) -> Applied {
+        let before = self.writes.revisions.len();
+        for at in 0..self.due.len() {
+            self.settle(self.due[at]);
         }
-        swept
+        Applied::Swept {
+            expired: self.writes.revisions.len() - before,
+            more: self.due.len() == SWEEP_TASKS_MAX,
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 pub enum FaultKind {
     /// Another process holds the write lock, or the disk is full: it may pass.
     Passing,
-    /// A constraint or trigger refused the write: a fault of ours in one of the commands, which must not harm the others.
+    /// A constraint or trigger refused the write, or a row cannot be decoded: one of the commands is to blame, and must not
+    /// harm the others.
     Refused,
     /// The disk or the file is damaged (I/O error, corruption, not a database): stop writing to it.
     Damaged,
@@ -23,12 +24,15 @@ pub struct Fault {
     /// Shared, as one fault may strike a whole batch.
     #[source]
     source: Arc<sqlx::Error>,
+    /// Where the source does not tell.
+    kind: Option<FaultKind>,
 }
 
 /// Primary result codes of SQLite, <https://www.sqlite.org/rescode.html>.
 mod primary {
     pub const BUSY: i32 = 5;
     pub const LOCKED: i32 = 6;
+    pub const READONLY: i32 = 8;
     pub const IOERR: i32 = 10;
     pub const CORRUPT: i32 = 11;
     pub const FULL: i32 = 13;
@@ -37,19 +41,36 @@ mod primary {
 }
 
 impl Fault {
+    /// The file that was opened is not the one that its name leads to any more: what is written is lost to the next start.
+    pub(super) fn file_is_gone() -> Self {
+        let source = sqlx::Error::Io(std::io::ErrorKind::NotFound.into());
+        Self {
+            kind: Some(FaultKind::Damaged),
+            ..Self::new(
+                "the database or its lock file was removed or replaced",
+                source,
+            )
+        }
+    }
+
     pub(super) fn new(what: &'static str, source: sqlx::Error) -> Self {
         Self {
             what,
             source: Arc::new(source),
+            kind: None,
         }
     }
 
     /// What a caller can do about it.
     pub fn kind(&self) -> FaultKind {
+        if let Some(kind) = self.kind {
+            return kind;
+        }
         match primary_code(&self.source) {
             Some(primary::BUSY | primary::LOCKED | primary::FULL) => FaultKind::Passing,
             Some(primary::CONSTRAINT) => FaultKind::Refused,
             Some(primary::IOERR | primary::CORRUPT | primary::NOTADB) => FaultKind::Damaged,
+            None if matches!(*self.source, sqlx::Error::ColumnDecode { .. }) => FaultKind::Refused,
             _ => FaultKind::Other,
         }
     }
@@ -59,6 +80,11 @@ impl Fault {
 fn primary_code(error: &sqlx::Error) -> Option<i32> {
     let code = error.as_database_error()?.code()?;
     code.parse::<i32>().ok().map(|extended| extended & 0xff)
+}
+
+/// Whether a reading connection found a transaction that was cut off, and that it cannot roll back.
+pub(super) fn is_cut_off(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(primary::READONLY)
 }
 
 pub(super) fn is_not_a_database(error: &sqlx::Error) -> bool {

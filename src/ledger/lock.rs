@@ -3,13 +3,18 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Held for as long as this value lives, also if the process is killed: the operating system releases it.
 #[derive(Debug)]
 pub struct HolderLock {
-    _file: File,
+    path: PathBuf,
+    file: File,
 }
+
+/// How the text in a lock file begins, so that somebody else's file of that name is not overwritten.
+const MARK: &str = "tasklatch lock: ";
 
 /// Why a lock was not had.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +24,12 @@ pub enum LockError {
     Held {
         /// Who, as they wrote themselves down.
         holder: String,
+    },
+    /// A file of that name is there, and is not ours.
+    #[error("{path} is in the way: it is no lock file of tasklatch")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
     },
     /// The lock file could not be opened or written.
     #[error("its lock file {path}: {source}")]
@@ -48,34 +59,50 @@ impl HolderLock {
             .truncate(false)
             .open(&path)
             .map_err(io)?;
-        match file.try_lock() {
+        let taken = file.try_lock();
+        let mut text = String::new();
+        // What is not text is not ours, and neither is what does not begin as ours does.
+        let read = (&mut file).take(HOLDER_TEXT_MAX).read_to_string(&mut text);
+        let holder = text.strip_prefix(MARK).map(str::trim);
+        match taken {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
                 // A holder that was killed while it wrote leaves no text; that it holds the lock is known all the same.
-                let _ = file.take(HOLDER_TEXT_MAX).read_to_string(&mut holder);
-                let holder = holder.trim();
-                let holder = if holder.is_empty() {
-                    "another process"
-                } else {
-                    holder
-                };
+                let holder = holder
+                    .filter(|holder| !holder.is_empty())
+                    .unwrap_or("another process");
                 return Err(LockError::Held {
                     holder: holder.to_owned(),
                 });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
+        if read.is_err() || (holder.is_none() && !MARK.starts_with(&text)) {
+            return Err(LockError::Foreign { path });
+        }
+        let host = host_name();
         let holder = format!(
-            "{purpose} with process ID {} on {}\n",
-            std::process::id(),
-            host_name()
+            "{MARK}{purpose} with process ID {} on {host}\n",
+            std::process::id()
         );
         file.set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(holder.as_bytes()))
             .map_err(io)?;
-        Ok(Self { _file: file })
+        Ok(Self { path, file })
+    }
+
+    /// Whether the lock file is still the one that was locked: another under its name would be had by somebody else.
+    pub fn is_in_place(&self) -> bool {
+        same_file(&self.file, &self.path)
+    }
+}
+
+/// Whether a path still leads to an open file.
+pub(super) fn same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), path.metadata()) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
     }
 }
 

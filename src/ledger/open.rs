@@ -1,6 +1,8 @@
 //! Opening a ledger: who holds it, whether it is one, how old it is, and how SQLite is set up for it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::fault::is_not_a_database;
+use super::fault::{is_cut_off, is_not_a_database};
 use super::lock::{HolderLock, LockError};
 use super::{Ledger, Writer, ledger_id_of};
 use crate::ids;
@@ -24,21 +26,38 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many connections read at the same time.
 const READERS_MAX: u32 = 4;
 
+/// How long a request waits for one of them.
+const READER_WITHIN: Duration = Duration::from_secs(5);
+
+/// How a file of SQLite begins, <https://www.sqlite.org/fileformat2.html#magic_header_string>.
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+
 /// `application_id` of a ledger, set by its first migration.
 const APPLICATION_ID: i64 = 0x7461_736b;
 
 /// Why a ledger cannot be opened. Nothing in the file was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has it, or its lock file is not to be had.
     #[error(
         "cannot open the database {path}: {source}; stop that process first, or use another --database"
     )]
-    Held {
+    Lock {
         /// The database.
         path: PathBuf,
-        /// Who.
+        /// Who, or why.
         source: LockError,
+    },
+    /// The file has several names.
+    #[error(
+        "the database {path} has {links} names (hard links), by which two services could have it at once; \
+         remove all names but one"
+    )]
+    Linked {
+        /// The database.
+        path: PathBuf,
+        /// How many names.
+        links: u64,
     },
     /// A later version of tasklatch has migrated it.
     #[error(
@@ -68,7 +87,9 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The operating system refused.
-    #[error("cannot open the database {path}: {source}; check the path and its permissions")]
+    #[error(
+        "cannot open the database {path}: {source}; check that its folder is there, and the permissions"
+    )]
     Io {
         /// The database.
         path: PathBuf,
@@ -100,22 +121,16 @@ pub enum OpenError {
 /// [`OpenError`]; the file is then as it was.
 pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenError> {
     let path = resolve(path)?;
-    let lock = HolderLock::take(&path, purpose).map_err(|source| match source {
-        LockError::Io { source, .. } => OpenError::Io {
-            path: path.clone(),
-            source,
-        },
-        held => OpenError::Held {
-            path: path.clone(),
-            source: held,
-        },
+    let lock = HolderLock::take(&path, purpose).map_err(|source| OpenError::Lock {
+        path: path.clone(),
+        source,
     })?;
     check_what_it_is(&path).await?;
     let sqlite = |source| OpenError::Sqlite {
         path: path.clone(),
         source,
     };
-    let mut connection = connect_writer(&path).await.map_err(sqlite)?;
+    let mut connection = connect_writer(&path, true).await.map_err(sqlite)?;
     MIGRATOR
         .run(&mut connection)
         .await
@@ -124,13 +139,18 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
             source,
         })?;
     make_identity(&mut connection).await.map_err(sqlite)?;
-    settle_on_disk(&mut connection).await.map_err(sqlite)?;
+    settle_on_disk(&mut connection, &path).await?;
     sync_folder(&path).map_err(|source| OpenError::Io {
         path: path.clone(),
         source,
     })?;
     let ledger_id = ledger_id_of(&mut connection).await.map_err(sqlite)?;
-    let writer = Writer::new(path.clone(), connection, lock)
+    let io = |source| OpenError::Io {
+        path: path.clone(),
+        source,
+    };
+    let file = File::open(&path).map_err(io)?;
+    let writer = Writer::new(path.clone(), file, connection, lock)
         .await
         .map_err(sqlite)?;
     let readers = reader_pool(&path).await.map_err(sqlite)?;
@@ -162,9 +182,12 @@ pub async fn open_read_only(path: &Path) -> Result<SqliteConnection, OpenError> 
         .map_err(|source| OpenError::Sqlite { path, source })
 }
 
-pub(super) async fn connect_writer(path: &Path) -> Result<SqliteConnection, sqlx::Error> {
+pub(super) async fn connect_writer(
+    path: &Path,
+    make: bool,
+) -> Result<SqliteConnection, sqlx::Error> {
     common_options(path)
-        .create_if_missing(true)
+        .create_if_missing(make)
         .journal_mode(SqliteJournalMode::Wal)
         // An accepted report is on disk before its answer: nothing less than FULL promises that in WAL mode.
         .synchronous(SqliteSynchronous::Full)
@@ -175,11 +198,35 @@ pub(super) async fn connect_writer(path: &Path) -> Result<SqliteConnection, sqlx
 
 /// Makes durable what is in the write-ahead log. After a crash the log may hold commits that the disk has never been asked
 /// to keep; to answer `replayed` for one of those, it must be asked first.
-pub(super) async fn settle_on_disk(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-        .execute(connection)
+pub(super) async fn settle_on_disk(
+    connection: &mut SqliteConnection,
+    path: &Path,
+) -> Result<(), OpenError> {
+    let sqlite = |source| OpenError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
+    let (busy, _, _): (i64, i64, i64) = sqlx::query_as("PRAGMA wal_checkpoint(TRUNCATE)")
+        .fetch_one(connection)
         .await
-        .map(drop)
+        .map_err(sqlite)?;
+    if busy != 0 {
+        // A reader is in the way of folding the log; the disk can be asked to keep it all the same.
+        let io = |source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        File::open(beside(path, "-wal"))
+            .and_then(|log| log.sync_all())
+            .map_err(io)?;
+    }
+    Ok(())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 fn common_options(path: &Path) -> SqliteConnectOptions {
@@ -195,6 +242,7 @@ fn reader_options(path: &Path) -> SqliteConnectOptions {
 async fn reader_pool(path: &Path) -> Result<SqlitePool, sqlx::Error> {
     SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
+        .acquire_timeout(READER_WITHIN)
         .connect_with(reader_options(path))
         .await
 }
@@ -208,7 +256,8 @@ fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     match path.canonicalize() {
         Ok(path) if path.is_dir() => Err(io(io::ErrorKind::IsADirectory.into())),
         Ok(path) => Ok(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        // A link that leads nowhere would be locked by its own name, and by that of its target later.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
             let folder = match path.parent() {
                 Some(folder) if !folder.as_os_str().is_empty() => folder,
                 _ => Path::new("."),
@@ -234,20 +283,32 @@ async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
             source,
         },
     };
-    match path.metadata() {
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let metadata = match File::open(path).and_then(|file| file.metadata()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(source) => {
-            return Err(OpenError::Io {
-                path: path.to_owned(),
-                source,
-            });
-        }
-        Ok(metadata) if metadata.len() == 0 => return Ok(false),
-        Ok(_) => {}
+        opened => opened.map_err(io)?,
+    };
+    if metadata.nlink() > 1 {
+        return Err(OpenError::Linked {
+            path: path.to_owned(),
+            links: metadata.nlink(),
+        });
     }
-    let mut connection = reader_options(path).connect().await.map_err(sqlite)?;
-    let what = look(&mut connection).await.map_err(sqlite);
-    connection.close().await.map_err(sqlite)?;
+    if metadata.len() == 0 {
+        return Ok(false);
+    }
+    // SQLite takes a file that is too short for a database for an empty one, and would write over it.
+    if !begins_as_sqlite(path).map_err(io)? {
+        return Err(foreign());
+    }
+    let what = match look_at(path).await {
+        Err(error) if is_cut_off(&error) => roll_back(path).await,
+        looked => looked,
+    };
+    let what = what.map_err(sqlite);
     let known = MIGRATOR
         .iter()
         .map(|migration| migration.version)
@@ -269,6 +330,32 @@ enum What {
     Empty,
     Foreign,
     Ledger { schema: i64 },
+}
+
+fn begins_as_sqlite(path: &Path) -> io::Result<bool> {
+    let mut beginning = Vec::with_capacity(SQLITE_MAGIC.len());
+    File::open(path)?
+        .take(SQLITE_MAGIC.len() as u64)
+        .read_to_end(&mut beginning)?;
+    Ok(beginning == SQLITE_MAGIC)
+}
+
+/// Looks without leaving a trace: without a write-ahead log nobody has the file open, so that it may be read as one that
+/// cannot change. With one, SQLite needs its index beside it, which is there or is made anew by whoever opens it.
+async fn look_at(path: &Path) -> Result<What, sqlx::Error> {
+    let at_rest = !beside(path, "-wal").exists() && !beside(path, "-journal").exists();
+    let mut connection = reader_options(path).immutable(at_rest).connect().await?;
+    let what = look(&mut connection).await;
+    connection.close().await?;
+    what
+}
+
+/// A process that was killed in its first transaction left a journal, which only a connection that can write rolls back.
+async fn roll_back(path: &Path) -> Result<What, sqlx::Error> {
+    let mut connection = common_options(path).connect().await?;
+    let what = look(&mut connection).await;
+    connection.close().await?;
+    what
 }
 
 async fn look(connection: &mut SqliteConnection) -> Result<What, sqlx::Error> {
@@ -309,5 +396,5 @@ async fn make_identity(connection: &mut SqliteConnection) -> Result<(), sqlx::Er
 /// A new file is only safe once its folder knows of it.
 fn sync_folder(path: &Path) -> io::Result<()> {
     path.parent()
-        .map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

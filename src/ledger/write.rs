@@ -3,6 +3,7 @@
 mod restore;
 mod statements;
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use sqlx::{Connection, Sqlite, SqliteConnection, Transaction};
@@ -11,7 +12,7 @@ pub use restore::SnapshotWriter;
 
 use super::desk::{Desk, Key};
 use super::fault::{During, Fault, FaultKind};
-use super::lock::HolderLock;
+use super::lock::{HolderLock, same_file};
 use super::open::{connect_writer, settle_on_disk};
 use super::{Applied, Circumstances, Command};
 use statements::write_all;
@@ -21,10 +22,13 @@ use statements::write_all;
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
+    /// The database as it was opened. Only looked at: SQLite has its own, and closing this one while that is open would take
+    /// away its locks.
+    file: File,
     /// `None` after a fault, until a new connection is had.
     connection: Option<SqliteConnection>,
     next: Next,
-    _lock: HolderLock,
+    lock: HolderLock,
 }
 
 /// The numbers that the next rows get.
@@ -50,15 +54,17 @@ impl Next {
 impl Writer {
     pub(super) async fn new(
         path: PathBuf,
+        file: File,
         mut connection: SqliteConnection,
         lock: HolderLock,
     ) -> Result<Self, sqlx::Error> {
         let next = Next::load(&mut connection).await?;
         Ok(Self {
             path,
+            file,
             connection: Some(connection),
             next,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -69,8 +75,8 @@ impl Writer {
 
     /// Applies commands in one transaction and gives what became of each, in order, once that is durable on disk.
     ///
-    /// A command that a constraint refuses must not harm the others: the batch is then applied one by one, and only the
-    /// culprit fails.
+    /// A command that a constraint refuses, or that names a row which cannot be decoded, must not harm the others: the
+    /// batch is then applied one by one, and only the culprit fails.
     ///
     /// # Errors
     /// For each command its own fault. Where the outcome of the commit is not known, sending the request again finds out.
@@ -83,12 +89,18 @@ impl Writer {
             Ok(applied) => applied.into_iter().map(Ok).collect(),
             Err(fault) if commands.len() == 1 => vec![Err(fault)],
             Err(fault) if fault.kind() == FaultKind::Refused => {
-                let mut results = Vec::with_capacity(commands.len());
+                let mut results: Vec<Result<Applied, Fault>> = Vec::with_capacity(commands.len());
                 for command in commands {
-                    let alone = self
-                        .apply_together(std::slice::from_ref(command), circumstances)
-                        .await;
-                    results.push(alone.map(|mut applied| applied.remove(0)));
+                    let alone = match results.last() {
+                        Some(Err(fault)) if fault.kind() == FaultKind::Damaged => {
+                            Err(fault.clone())
+                        }
+                        _ => self
+                            .apply_together(std::slice::from_ref(command), circumstances)
+                            .await
+                            .map(|mut applied| applied.remove(0)),
+                    };
+                    results.push(alone);
                 }
                 results
             }
@@ -101,6 +113,8 @@ impl Writer {
         commands: &[Command],
         circumstances: Circumstances,
     ) -> Result<Vec<Applied>, Fault> {
+        // A new connection finds the next numbers anew, so it comes first.
+        self.connection().await?;
         let next = self.next;
         let connection = self.connection().await?;
         // IMMEDIATE: what is read must still be true when it is written, and a lock that is had now can be refused later.
@@ -114,6 +128,8 @@ impl Writer {
         match outcome {
             Ok((applied, next)) => {
                 self.next = next;
+                // After the commit, so that nothing is answered that a removed file has taken with it.
+                self.check_in_place()?;
                 Ok(applied)
             }
             Err(fault) => {
@@ -136,16 +152,30 @@ impl Writer {
     }
 
     async fn reconnect(&mut self) -> Result<SqliteConnection, Fault> {
-        let mut connection = connect_writer(&self.path)
+        self.check_in_place()?;
+        let mut connection = connect_writer(&self.path, false)
             .await
             .during("opening the database again")?;
-        settle_on_disk(&mut connection)
+        settle_on_disk(&mut connection, &self.path)
             .await
-            .during("settling the database")?;
+            .map_err(|error| {
+                Fault::new(
+                    "settling the database",
+                    sqlx::Error::AnyDriverError(error.into()),
+                )
+            })?;
         self.next = Next::load(&mut connection)
             .await
             .during("reading the last rows")?;
         Ok(connection)
+    }
+
+    /// A file that was removed or replaced is still written to, and lost when it is closed.
+    fn check_in_place(&self) -> Result<(), Fault> {
+        match same_file(&self.file, &self.path) && self.lock.is_in_place() {
+            true => Ok(()),
+            false => Err(Fault::file_is_gone()),
+        }
     }
 
     /// Folds the write-ahead log into the database and closes it.

@@ -1,5 +1,5 @@
-//! One pass over a snapshot file: every line is checked and put into a ledger that is being filled. The ledger finds what
-//! takes more than one line to see, such as a task that comes twice, without holding all of them in memory.
+//! One pass over a snapshot file: every line is checked and put into a ledger that is being filled. The ledger finds
+//! what takes more than one line to see, such as a task that comes twice, without holding all of them in memory.
 
 use super::damage::{DamageKind, Place, Wrong};
 use super::error::{Doing, SnapshotError};

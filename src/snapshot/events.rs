@@ -137,8 +137,8 @@ fn read_task(event: &CloudEvent) -> Result<Task, Wrong> {
     Ok(task)
 }
 
-/// The task as of the revision that an event speaks of, built as the ledger builds it: from the task of the snapshot and
-/// from what changes with a revision.
+/// The task as of the revision that an event speaks of, built as the ledger builds it: from the task of the snapshot
+/// and from what changes with a revision.
 fn as_of_revision(task: Task, as_of: &Task) -> Result<Task, Wrong> {
     let order = |lifecycle| match lifecycle {
         Lifecycle::Submitted => 0,

@@ -45,8 +45,8 @@ impl SnapshotFile {
         })
     }
 
-    /// Keeps what can be read once. `name` is what messages call it; `folder` is where there is room for it, in place of
-    /// the system's folder for temporary files.
+    /// Keeps what can be read once. `name` is what messages call it; `folder` is where there is room for it, in place
+    /// of the system's folder for temporary files.
     ///
     /// # Errors
     /// If it cannot be read, or not be kept.

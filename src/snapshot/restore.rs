@@ -63,8 +63,8 @@ async fn check(
     read_into(&mut into, Purpose::Check, file, watch).await
 }
 
-/// Checks a whole file and loads it into a ledger that is new or empty: all of it, or nothing at all. A database is only
-/// made once the file is known to be good.
+/// Checks a whole file and loads it into a ledger that is new or empty: all of it, or nothing at all. A database is
+/// only made once the file is known to be good.
 ///
 /// # Errors
 /// [`SnapshotError`]; the ledger is then empty, or not there, as before.

@@ -1,6 +1,8 @@
 //! The rules of a task, on what a file says of one: its limits, what its fields say of each other, and that JSON inside
 //! it has the one spelling that a service gives it.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 
 use crate::content::{JsonText, MAX_LEVELS, parse};
@@ -28,14 +30,18 @@ pub(super) fn check(task: &Task) -> Result<(), String> {
     check_result(task)?;
     check_disposition(task)?;
     check_times(task)?;
-    let least = least_revision(task);
-    if task.revision < least {
+    let possible = possible_revisions(task);
+    if !possible.contains(&task.revision) {
+        let (least, most) = possible.into_inner();
         return Err(format!(
-            "revision {} is too low; what has become of the task takes {least}",
+            "revision is {}; what has become of the task takes {least} to {most}",
             task.revision
         ));
     }
-    Ok(())
+    holds(
+        task.revision > 1 || task.created_at == task.updated_at,
+        "updated_at is not created_at, though nothing was changed",
+    )
 }
 
 fn check_identity(task: &Task) -> Result<(), String> {
@@ -174,6 +180,8 @@ fn check_times(task: &Task) -> Result<(), String> {
         created <= reported && reported <= updated,
         "reported_at is not between created_at and updated_at",
     )?;
+    let in_time = task.deadline.is_none_or(|deadline| reported < deadline);
+    holds(in_time, "reported_at is not before the deadline")?;
     let Some(disposition) = &task.disposition else {
         return Ok(());
     };
@@ -184,12 +192,17 @@ fn check_times(task: &Task) -> Result<(), String> {
     )
 }
 
-/// The fewest changes by which a task gets to where it stands, and its creation.
-fn least_revision(task: &Task) -> i64 {
+/// More reviews than this nobody has made of one task.
+const REVISION_MAX: i64 = 1 << 53;
+
+/// The revisions that a task can have where it stands: one for its creation, one if it was started, one for its end, and
+/// one for each review.
+fn possible_revisions(task: &Task) -> RangeInclusive<i64> {
     match task.lifecycle {
-        Lifecycle::Submitted => 1,
-        _ if task.disposition.is_some() => 3,
-        _ => 2,
+        Lifecycle::Submitted => 1..=1,
+        Lifecycle::Working => 2..=2,
+        _ if task.disposition.is_some() => 3..=REVISION_MAX,
+        _ => 2..=3,
     }
 }
 

@@ -37,6 +37,9 @@ pub async fn save(
         why,
     };
     let (path, there) = find(file).map_err(|error| wrong(error.to_string()))?;
+    if belongs_to(database, &path) {
+        return Err(wrong("it is a file of the database itself".to_owned()));
+    }
     match &there {
         Some(there) if there.is_dir() => return Err(wrong("it is a folder".to_owned())),
         // A device or a pipe is not replaced, but written to.
@@ -100,6 +103,19 @@ fn find(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((path.to_owned(), None)),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a file is one of those that a ledger has beside it.
+fn belongs_to(database: &Path, path: &Path) -> bool {
+    let database = database
+        .canonicalize()
+        .unwrap_or_else(|_| database.to_owned());
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    ["-wal", "-shm", "-journal", ".lock"].iter().any(|suffix| {
+        let mut name = database.clone().into_os_string();
+        name.push(suffix);
+        path.as_os_str() == name
+    })
 }
 
 fn is_database(path: &Path) -> io::Result<bool> {

@@ -275,7 +275,11 @@ async fn more_tasks_and_events_than_one_batch_or_page_come_through_in_their_orde
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn whatever_a_service_can_come_to_hold_it_saves_as_a_good_snapshot(

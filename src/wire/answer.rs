@@ -1,4 +1,4 @@
-//! Answers (protocol section 4).
+//! Answers (docs/protocol.md, "Answers").
 
 use bytes::Bytes;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Events: CloudEvents 1.0 over NATS (protocol section 5).
+//! Events: CloudEvents 1.0 over NATS (docs/protocol.md, "Events").
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,4 +1,4 @@
-//! Refusals and their codes (protocol section 4, "Refusals").
+//! Refusals and their codes (docs/protocol.md, "Refusals").
 
 use serde::{Deserialize, Serialize};
 
@@ -159,10 +159,8 @@ impl Refusal {
     }
 
     /// No task was ever given to this pane.
-    pub fn pane_not_found(pane_id: &str) -> Self {
-        let message = format!(
-            "no task was ever given to pane {pane_id:?}; check the pane ID, or send the task ID"
-        );
+    pub fn pane_not_found() -> Self {
+        let message = "no task was ever given to that pane; check the pane ID, or send the task ID";
         Self::new(Code::TaskNotFound, message)
     }
 
@@ -234,7 +232,7 @@ impl Refusal {
     pub fn unavailable() -> Self {
         Self::new(
             Code::Unavailable,
-            "the store cannot be written now; send the same again in a moment, which is safe whatever became of it",
+            "the store cannot be used now; send the same again in a moment, which is safe whatever became of it",
         )
     }
 

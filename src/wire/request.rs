@@ -1,4 +1,4 @@
-//! Requests: from payloads to values, strictly (protocol section 3). Content that is not understood is refused, never
+//! Requests: from payloads to values, strictly (docs/protocol.md, "Payloads"). Content that is not understood is refused, never
 //! dropped.
 
 mod fields;
@@ -10,7 +10,7 @@ use crate::content::{self, Json, JsonText, ParseErrorKind};
 use crate::report::{Report, Selector};
 use crate::task::{Lifecycle, ReviewVerdict, Status, Timestamp};
 
-/// The limits of protocol section 3. Sizes are bytes of UTF-8; sizes of JSON are of the text as the service writes it.
+/// The limits of docs/protocol.md, "Limits". Sizes are bytes of UTF-8; sizes of JSON are of the text as the service writes it.
 pub mod limits {
     /// A task ID.
     pub const TASK_ID_BYTES: usize = 128;

@@ -1,4 +1,4 @@
-//! Subjects under one prefix (protocol section 1).
+//! Subjects under one prefix (docs/protocol.md, "Names").
 
 /// The subjects of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct PrefixError {
     prefix: String,
 }
 
-/// A request endpoint (protocol section 3).
+/// A request endpoint (docs/protocol.md, "Names").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// A report with its selector in the body.
@@ -121,7 +121,7 @@ impl Subjects {
     }
 
     /// Whether an answer may be published to this reply subject. Under our own prefix, under `$` or with a wildcard,
-    /// somebody would have the service publish an event, a request or a system message for them (protocol section 3).
+    /// somebody would have the service publish an event, a request or a system message for them (docs/protocol.md, "Reply subjects").
     pub fn may_answer_to(&self, reply: &str) -> bool {
         let under_prefix = reply
             .strip_prefix(&self.prefix)

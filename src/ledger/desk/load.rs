@@ -28,7 +28,7 @@ impl<'a> Named<'a> {
         let mut named = Self::default();
         for command in commands {
             match command {
-                Command::Published(_) => {}
+                Command::Published(_) | Command::Probe => {}
                 Command::Sweep => named.sweep = true,
                 Command::Get(selector) => named.add(selector),
                 Command::Change(change) => match change {

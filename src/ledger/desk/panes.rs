@@ -1,4 +1,4 @@
-//! Selectors, and panes above all: which task a pane names, and when it may be used (protocol section 3, "Selector").
+//! Selectors, and panes above all: which task a pane names, and when it may be used (docs/protocol.md, "Naming a task").
 
 use super::{Desk, Key};
 use crate::report::{Report, Selector, differing_fields};
@@ -17,12 +17,22 @@ pub(in crate::ledger) struct Pane {
 }
 
 impl Pane {
-    /// Follows a change of one of the pane's tasks.
-    pub(super) fn follow(&mut self, key: Key, before: Option<&Task>, after: &Task, now: Timestamp) {
+    /// Follows a change of one of the pane's tasks; `newest_has_result` is that of its newest task before the change.
+    pub(super) fn follow(
+        &mut self,
+        key: Key,
+        before: Option<&Task>,
+        after: &Task,
+        newest_has_result: bool,
+        now: Timestamp,
+    ) {
         let counted = |task: &Task| !task.lifecycle.is_terminal() && !task.is_due(now);
         self.open += i64::from(counted(after)) - i64::from(before.is_some_and(counted));
         if before.is_none() {
-            // Keys grow with creation, so a new task is the newest of its pane.
+            // Keys grow with creation, so a new task is the newest of its pane, and the newest so far an earlier one.
+            if newest_has_result {
+                self.earlier_result = self.newest;
+            }
             self.newest = Some(key);
         }
         if after.result.is_some() && self.newest != Some(key) {
@@ -70,10 +80,8 @@ impl Desk {
                 if !self.tasks[&key].lifecycle.is_terminal()
                     && self.repeats_earlier_result(pane_id, report)
                 {
-                    let message = format!(
-                        "this report repeats the result of an earlier task of pane {pane_id:?}, whose newest task is still open; \
-                         send the task ID"
-                    );
+                    let message = "this report repeats the result of an earlier task of that pane, whose newest task is still \
+                                   open; send the task ID";
                     return Err(Refusal::new(Code::AmbiguousPane, message).at("/pane_id"));
                 }
                 Ok(key)
@@ -90,12 +98,9 @@ impl Desk {
 
     fn by_pane(&self, pane_id: &str) -> Result<Key, Refusal> {
         let pane = self.panes.get(pane_id).copied().unwrap_or_default();
-        let newest = pane
-            .newest
-            .ok_or_else(|| Refusal::pane_not_found(pane_id))?;
+        let newest = pane.newest.ok_or_else(Refusal::pane_not_found)?;
         if pane.open >= 2 {
-            let message =
-                format!("pane {pane_id:?} has several tasks that have not ended; send the task ID");
+            let message = "that pane has several tasks that have not ended; send the task ID";
             return Err(Refusal::new(Code::AmbiguousPane, message).at("/pane_id"));
         }
         Ok(newest)
@@ -104,8 +109,8 @@ impl Desk {
     fn by_id_on_pane(&self, task_id: &str, pane_id: &str) -> Result<Key, Refusal> {
         let key = self.by_id(task_id)?;
         if self.tasks[&key].pane_id.as_deref() != Some(pane_id) {
-            let other = format!("pane {pane_id:?} was never given that task");
-            return Err(Refusal::selector_mismatch(task_id, &other));
+            let other = "that pane was never given that task";
+            return Err(Refusal::selector_mismatch(task_id, other));
         }
         Ok(key)
     }
@@ -113,8 +118,8 @@ impl Desk {
     fn check_newest(&self, key: Key, task_id: &str, pane_id: &str) -> Result<(), Refusal> {
         match self.panes.get(pane_id).and_then(|pane| pane.newest) {
             Some(newest) if newest != key => {
-                let other = format!("pane {pane_id:?} was given another task since");
-                Err(Refusal::selector_mismatch(task_id, &other))
+                let other = "that pane was given another task since";
+                Err(Refusal::selector_mismatch(task_id, other))
             }
             _ => Ok(()),
         }

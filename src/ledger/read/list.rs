@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use crate::ledger::fault::{During, Fault};
 use crate::ledger::rows::{task_columns, task_from};
 use crate::ledger::{Circumstances, Ledger};
-use crate::wire::{Code, HEADERS_MAX_BYTES, ListQuery, Refusal};
+use crate::wire::{Code, ListQuery, Refusal};
 
 /// An answer to a list request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +25,9 @@ const WINDOW_ROWS: i64 = 20_000;
 /// what it looks for, holds a connection for long.
 const PAGE_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// What the brackets and the cursor around the tasks take at most, in bytes.
-const FRAME_BYTES: usize = 64;
+/// What the headers of the answer, the brackets and the cursor around the tasks take at most, in bytes. Less than what a
+/// single task leaves room for, so that every task that could be written fits into a list.
+const FRAME_BYTES: usize = 256;
 
 macro_rules! list_sql {
     ($range:literal) => {
@@ -83,12 +84,7 @@ impl Ledger {
             last: below,
         };
         loop {
-            // A pane's tasks are found by an index, and so need no windows.
-            let floor = if query.pane_id.is_some() {
-                0
-            } else {
-                (below - WINDOW_ROWS).max(0)
-            };
+            let floor = (below - WINDOW_ROWS).max(0);
             match self
                 .read_window(query, circumstances, &mut page, (floor, below))
                 .await?
@@ -106,14 +102,14 @@ impl Ledger {
 
     /// The key below which the page begins; `None` for a cursor that is none of ours.
     async fn start_of(&self, query: &ListQuery) -> Result<Option<i64>, Fault> {
-        match &query.cursor {
-            Some(cursor) => Ok(key_of(cursor)),
-            None => sqlx::query_scalar("SELECT coalesce(max(task_key), 0) + 1 FROM tasks")
-                .fetch_one(&self.readers)
-                .await
-                .during("reading the newest task")
-                .map(Some),
-        }
+        let top: i64 = sqlx::query_scalar("SELECT coalesce(max(task_key), 0) + 1 FROM tasks")
+            .fetch_one(&self.readers)
+            .await
+            .during("reading the newest task")?;
+        Ok(match &query.cursor {
+            Some(cursor) => key_of(cursor).filter(|key| *key <= top),
+            None => Some(top),
+        })
     }
 
     async fn read_window(
@@ -160,7 +156,7 @@ impl Ledger {
             let text = serde_json::to_vec(&task).map_err(|error| {
                 Fault::new("encoding a task", sqlx::Error::Encode(error.into()))
             })?;
-            let actual = page.tasks.len() + text.len() + 1 + FRAME_BYTES + HEADERS_MAX_BYTES;
+            let actual = page.tasks.len() + text.len() + 1 + FRAME_BYTES;
             if actual > circumstances.max_payload {
                 if page.count > 0 {
                     return Ok(Step::PageFull);

@@ -34,7 +34,7 @@ impl Writer {
     }
 
     /// Begins to fill the ledger, which gets a new identity, so that no event after the restore is taken for one from
-    /// before it (protocol section 5).
+    /// before it (docs/protocol.md, "Events").
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -71,8 +71,8 @@ impl Writer {
         })
     }
 
-    /// For a ledger that is thrown away: what a crash would leave of it does not matter from now on, which makes filling
-    /// it cheaper.
+    /// For a ledger that is thrown away: what a crash would leave of it does not matter from now on, which makes
+    /// filling it cheaper.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -95,12 +95,17 @@ impl SnapshotWriter<'_> {
     }
 
     /// Adds tasks, as they are, after those before them. If one has the ID of another, or of a task that was added
-    /// before, its place among these is given, and none of them is added.
+    /// before, its place among these is given, and nothing more can be added.
     ///
     /// # Errors
     /// If the store cannot be written or refuses a task for another reason.
     pub async fn add_tasks(&mut self, tasks: &[Task]) -> Result<Option<usize>, Fault> {
         let keyed: Vec<(Key, &Task)> = (self.next.key..).zip(tasks).collect();
+        let results: Vec<(Key, &TaskResult)> = keyed
+            .iter()
+            .filter_map(|&(key, task)| Some((key, task.result.as_ref()?)))
+            .collect();
+        insert_results(&mut self.transaction, &results).await?;
         match insert_tasks(&mut self.transaction, &keyed).await {
             Ok(()) => {}
             Err(fault) if fault.kind() == FaultKind::Refused => {
@@ -109,11 +114,6 @@ impl SnapshotWriter<'_> {
             }
             Err(fault) => return Err(fault),
         }
-        let results: Vec<(Key, &TaskResult)> = keyed
-            .iter()
-            .filter_map(|&(key, task)| Some((key, task.result.as_ref()?)))
-            .collect();
-        insert_results(&mut self.transaction, &results).await?;
         self.next.key += tasks.len() as i64;
         Ok(None)
     }

@@ -27,12 +27,13 @@ pub(super) async fn write_all(
         .iter()
         .map(|&key| Ok((key, on_desk(desk, key)?)));
     let created = created.collect::<Result<Vec<_>, Fault>>()?;
-    insert_tasks(connection, &created).await?;
     let results = writes
         .results
         .iter()
         .map(|&key| Ok((key, result_on_desk(desk, key)?)));
+    // Results first: a task is only given a reported lifecycle if the result that says so is there.
     insert_results(connection, &results.collect::<Result<Vec<_>, Fault>>()?).await?;
+    insert_tasks(connection, &created).await?;
     let updated = writes
         .updated
         .iter()
@@ -41,6 +42,9 @@ pub(super) async fn write_all(
     insert_revisions(connection, &writes.revisions, next.seq).await?;
     if let Some(seq) = writes.published {
         move_cursor(connection, seq).await?;
+    }
+    if writes.probe {
+        probe(connection).await?;
     }
     Ok(Next {
         key: next.key + created.len() as i64,
@@ -177,6 +181,14 @@ async fn move_cursor(connection: &mut SqliteConnection, seq: i64) -> Result<(), 
         .execute(connection)
         .await
         .during("moving the cursor")
+        .map(drop)
+}
+
+async fn probe(connection: &mut SqliteConnection) -> Result<(), Fault> {
+    sqlx::query("UPDATE ledger SET probes = probes + 1")
+        .execute(connection)
+        .await
+        .during("trying to write")
         .map(drop)
 }
 

@@ -84,6 +84,14 @@ impl Given {
         assert_eq!(damage.place.line, at as u64 + 1, "{damage}");
         damage
     }
+
+    /// The same for a line of a task, with a part of what is said of it.
+    pub(super) async fn refused_task(&self, task: &str, from: &str, to: &str, part: &str) {
+        let line = format!("{{\"task_id\":\"{task}\"");
+        let damage = self.refused_edit(&line, from, to).await;
+        assert_eq!(damage.kind, DamageKind::Altered, "{damage}");
+        assert!(damage.what.contains(part), "{to}: {damage}");
+    }
 }
 
 #[tokio::test]

@@ -125,54 +125,8 @@ pub(super) fn any_command(step: usize, task_id: &str, deadline: Timestamp) -> Co
 pub(super) async fn various_ledger(folder: &Path) -> PathBuf {
     let database = folder.join("ledger.db");
     let mut writer = open(&database).await;
-    let rejected = Report {
-        status: Status::Rejected,
-        summary: "no".to_owned(),
-        artifacts: Vec::new(),
-        evidence: json("{}"),
-    };
-    let with_all = NewTask {
-        pane_id: Some("w1:p2".to_owned()),
-        metadata: Some(json(r#"{"b":1.0,"a":[]}"#)),
-        deadline: Some(at(10_000)),
-        ..new_task("completed")
-    };
-    let due = NewTask {
-        deadline: Some(at(60)),
-        ..new_task("expired")
-    };
-    let deep = format!("{{\"a\":{}{}}}", "[".repeat(63), "]".repeat(63));
-    apply(
-        &mut writer,
-        at(1),
-        vec![
-            create("submitted"),
-            create("working"),
-            Command::Change(Change::Create(with_all)),
-            create("failed"),
-            create("rejected"),
-            create("canceled"),
-            Command::Change(Change::Create(due)),
-            create("deep"),
-        ],
-    )
-    .await;
-    let end = vec![
-        start("working"),
-        start("completed"),
-        report("completed", "done\0 twice", HARD_EVIDENCE),
-        report("failed", "sorry", "{}"),
-        review("failed", ReviewVerdict::Rework, "once more"),
-        review("failed", ReviewVerdict::Blocked, ""),
-        Command::Change(Change::Report {
-            selector: selector("rejected"),
-            report: rejected,
-        }),
-        cancel("canceled", "not needed"),
-        report("deep", "ok", &deep),
-        create("quiet"),
-    ];
-    apply(&mut writer, at(2), end).await;
+    apply(&mut writer, at(1), various_tasks()).await;
+    apply(&mut writer, at(2), various_ends()).await;
     apply(&mut writer, at(61), vec![Command::Sweep]).await;
     let published = writer.last_seq();
     let waiting = vec![
@@ -186,6 +140,54 @@ pub(super) async fn various_ledger(folder: &Path) -> PathBuf {
     apply(&mut writer, at(63), vec![Command::Published(published)]).await;
     writer.close().await.unwrap();
     database
+}
+
+fn various_tasks() -> Vec<Command> {
+    let with_all = NewTask {
+        pane_id: Some("w1:p2".to_owned()),
+        metadata: Some(json(r#"{"b":1.0,"a":[]}"#)),
+        deadline: Some(at(10_000)),
+        ..new_task("completed")
+    };
+    let due = NewTask {
+        deadline: Some(at(60)),
+        ..new_task("expired")
+    };
+    vec![
+        create("submitted"),
+        create("working"),
+        Command::Change(Change::Create(with_all)),
+        create("failed"),
+        create("rejected"),
+        create("canceled"),
+        Command::Change(Change::Create(due)),
+        create("deep"),
+    ]
+}
+
+fn various_ends() -> Vec<Command> {
+    let rejected = Report {
+        status: Status::Rejected,
+        summary: "no".to_owned(),
+        artifacts: Vec::new(),
+        evidence: json("{}"),
+    };
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(63), "]".repeat(63));
+    vec![
+        start("working"),
+        start("completed"),
+        report("completed", "done\0 twice", HARD_EVIDENCE),
+        report("failed", "sorry", "{}"),
+        review("failed", ReviewVerdict::Rework, "once more"),
+        review("failed", ReviewVerdict::Blocked, ""),
+        Command::Change(Change::Report {
+            selector: selector("rejected"),
+            report: rejected,
+        }),
+        cancel("canceled", "not needed"),
+        report("deep", "ok", &deep),
+        create("quiet"),
+    ]
 }
 
 /// The line of a task that was just created.

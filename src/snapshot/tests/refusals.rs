@@ -90,7 +90,7 @@ async fn a_ledger_that_a_service_holds_is_not_restored_into() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, SnapshotError::Open(OpenError::Held { .. })),
+        matches!(error, SnapshotError::Open(OpenError::Lock { .. })),
         "{error}"
     );
     assert!(

@@ -1,0 +1,24 @@
+//! Integration tests: the real service as a child process, a real nats-server and a real file in each test.
+//!
+//! `support` is what they stand on. `requirements.md` in `docs/` says which test shows what.
+
+// clippy's allow-unwrap-in-tests does not reach functions that only tests call.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod broker_faults;
+mod cases;
+mod command_line;
+mod concurrency;
+mod deadlines;
+mod discovery;
+mod docs;
+mod events;
+mod house;
+mod model;
+mod outcomes;
+mod requests;
+mod scenarios;
+mod selectors;
+mod snapshots;
+mod store_faults;
+mod support;

@@ -1,0 +1,144 @@
+//! A real nats-server, as a child process on a free port of the loopback interface.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::DEADLINE;
+
+/// A running nats-server. It is killed when this is dropped.
+pub struct Broker {
+    child: Child,
+    port: u16,
+    options: Vec<String>,
+    store: tempfile::TempDir,
+}
+
+/// The server's binary: `make test` fetches it and says where it is.
+pub fn binary() -> PathBuf {
+    let named = std::env::var_os("TASKLATCH_TEST_NATS_SERVER").map(PathBuf::from);
+    let path = named.unwrap_or_else(|| {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".tools/bin/nats-server")
+    });
+    assert!(
+        path.exists(),
+        "no nats-server at {}: run `make setup` first",
+        path.display()
+    );
+    path
+}
+
+impl Broker {
+    /// Starts a server without JetStream.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server with JetStream, its files in a folder of its own.
+    pub async fn start_with_jetstream() -> Self {
+        Self::start_with(&["-js"]).await
+    }
+
+    /// Starts a server with this text as its configuration file.
+    pub async fn start_configured(config: &str) -> Self {
+        let mut broker = Self::prepare(&[]);
+        let file = broker.store.path().join("nats.conf");
+        std::fs::write(&file, config).unwrap();
+        broker.options = vec!["-c".to_owned(), file.display().to_string()];
+        broker.spawn(-1).await;
+        broker
+    }
+
+    /// Starts a server with more options.
+    pub async fn start_with(options: &[&str]) -> Self {
+        let mut broker = Self::prepare(options);
+        broker.spawn(-1).await;
+        broker
+    }
+
+    fn prepare(options: &[&str]) -> Self {
+        let store = tempfile::tempdir().unwrap();
+        // A placeholder until `spawn` has the real one.
+        let child = Command::new("true").kill_on_drop(true).spawn().unwrap();
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Self {
+            child,
+            port: 0,
+            options,
+            store,
+        }
+    }
+
+    async fn spawn(&mut self, port: i32) {
+        let mut child = Command::new(binary())
+            .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-sd"])
+            .arg(self.store.path())
+            .args(&self.options)
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let ready = async {
+            let mut seen = String::new();
+            while let Some(line) = log.next_line().await.unwrap() {
+                seen.push_str(&line);
+                seen.push('\n');
+                if let Some((_, address)) = line.split_once("Listening for client connections on ")
+                {
+                    self.port = address.rsplit(':').next().unwrap().trim().parse().unwrap();
+                }
+                if line.contains("Server is ready") {
+                    return;
+                }
+            }
+            panic!("nats-server ended before it was ready:\n{seen}");
+        };
+        timeout(DEADLINE, ready)
+            .await
+            .expect("nats-server is ready in time");
+        // The pipe must not fill up.
+        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+        self.child = child;
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// A client of the test's own.
+    pub async fn client(&self) -> async_nats::Client {
+        async_nats::ConnectOptions::new()
+            .subscription_capacity(1 << 20)
+            .connect(self.url())
+            .await
+            .unwrap()
+    }
+
+    /// Kills the server as a power cut would.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Starts it again, on the same port and the same files.
+    pub async fn restart(&mut self) {
+        self.spawn(self.port.into()).await;
+    }
+
+    /// Starts it again with another configuration file.
+    pub async fn restart_configured(&mut self, config: &str) {
+        let file = self.store.path().join("nats.conf");
+        std::fs::write(&file, config).unwrap();
+        self.options = vec!["-c".to_owned(), file.display().to_string()];
+        self.restart().await;
+    }
+
+    /// Its process ID.
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+}
