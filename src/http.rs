@@ -9,7 +9,6 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::health::{Health, Readiness};
 
@@ -38,18 +37,16 @@ impl Http {
         self.listener.local_addr()
     }
 
-    /// Serves until the token is cancelled.
+    /// Serves for as long as it is let.
     ///
     /// # Errors
     /// If the listener fails.
-    pub async fn serve(self, health: Arc<Health>, stop: CancellationToken) -> io::Result<()> {
+    pub async fn serve(self, health: Arc<Health>) -> io::Result<()> {
         let router = Router::new()
             .route("/live", get(|| async { "live\n" }))
             .route("/ready", get(ready))
             .with_state(health);
-        axum::serve(self.listener, router)
-            .with_graceful_shutdown(stop.cancelled_owned())
-            .await
+        axum::serve(self.listener, router).await
     }
 }
 

@@ -11,7 +11,6 @@ mod read;
 mod rows;
 mod write;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -87,7 +86,6 @@ pub struct Circumstances {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ledger_id: Arc<str>,
-    path: Arc<Path>,
     readers: SqlitePool,
 }
 
@@ -95,11 +93,6 @@ impl Ledger {
     /// The identity of this ledger: part of the identity of its events.
     pub fn ledger_id(&self) -> &str {
         &self.ledger_id
-    }
-
-    /// The database file.
-    pub fn path(&self) -> PathBuf {
-        self.path.to_path_buf()
     }
 
     /// Closes the reading connections.

@@ -254,7 +254,7 @@ async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
 }
 
 async fn serve_http(http: Http, health: Arc<Health>) {
-    if let Err(error) = http.serve(health, CancellationToken::new()).await {
+    if let Err(error) = http.serve(health).await {
         tracing::error!(error = %error, "HTTP is no longer served");
     }
 }
@@ -338,11 +338,6 @@ impl Service {
     /// The identity of the ledger.
     pub fn ledger_id(&self) -> &str {
         self.ledger.ledger_id()
-    }
-
-    /// The database file, with its full path.
-    pub fn database(&self) -> PathBuf {
-        self.ledger.path()
     }
 
     /// Where `/live` and `/ready` are served.

@@ -14,7 +14,7 @@ use crate::task::Timestamp;
 use crate::wire::Answer;
 
 /// An answer with the request it belongs to.
-pub type Outgoing = (Ticket, Answer);
+pub type Reply = (Ticket, Answer);
 
 /// The state of the task.
 pub struct Applier {
@@ -23,7 +23,7 @@ pub struct Applier {
     /// What is to be done.
     pub work: mpsc::Receiver<Work>,
     /// Answers, for [`send_all`]. Unbounded, since each holds its share of the work in hand, which is bounded.
-    pub answers: mpsc::UnboundedSender<Outgoing>,
+    pub answers: mpsc::UnboundedSender<Reply>,
     /// Tells the relay that there is something to publish.
     pub committed: watch::Sender<i64>,
     /// For the server's limit on messages.
@@ -98,7 +98,7 @@ impl Applier {
 }
 
 /// Sends answers until the applier is gone.
-pub async fn send_all(mut answers: mpsc::UnboundedReceiver<Outgoing>, replier: Replier) {
+pub async fn send_all(mut answers: mpsc::UnboundedReceiver<Reply>, replier: Replier) {
     while let Some((ticket, answer)) = answers.recv().await {
         replier.send(ticket, answer).await;
     }

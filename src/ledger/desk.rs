@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::{Applied, Circumstances, Command, SWEEP_TASKS_MAX};
 use crate::report::{self, Report, Selector, Verdict};
-use crate::task::{Disposition, Lifecycle, Task, Timestamp};
+use crate::task::{Disposition, Lifecycle, ReviewVerdict, Task, Timestamp};
 use crate::wire::{Change, Code, HEADERS_MAX_BYTES, NewTask, Outcome, Refusal};
 use panes::Pane;
 
@@ -104,7 +104,12 @@ impl Desk {
             Change::Create(new) => self.create(new),
             Change::Start(selector) => self.start(selector),
             Change::Cancel { selector, reason } => self.cancel(selector, reason.as_deref()),
-            Change::Review { selector, .. } => self.review(selector, change),
+            Change::Review {
+                selector,
+                verdict,
+                note,
+                reviewer,
+            } => self.review(selector, *verdict, note.as_ref(), reviewer.as_ref()),
         }
     }
 
@@ -232,26 +237,21 @@ impl Desk {
     fn review(
         &mut self,
         selector: &Selector,
-        change: &Change,
+        verdict: ReviewVerdict,
+        note: Option<&String>,
+        reviewer: Option<&String>,
     ) -> Result<Decision, serde_json::Error> {
-        let Change::Review {
-            verdict,
-            note,
-            reviewer,
-            ..
-        } = change
-        else {
-            return Ok(Err(Refusal::internal()));
-        };
         self.change_selected(selector, |task, now| {
             if task.result.is_none() {
                 return Err(Refusal::no_result(&task.task_id, task.lifecycle));
             }
             let same = task.disposition.as_ref().is_some_and(|there| {
-                there.verdict == *verdict && there.note == *note && there.reviewer == *reviewer
+                there.verdict == verdict
+                    && there.note.as_ref() == note
+                    && there.reviewer.as_ref() == reviewer
             });
             if !same {
-                task.review(*verdict, note.clone(), reviewer.clone(), now);
+                task.review(verdict, note.cloned(), reviewer.cloned(), now);
             }
             Ok(!same)
         })

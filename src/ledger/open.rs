@@ -156,7 +156,6 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
     let readers = reader_pool(&path).await.map_err(sqlite)?;
     let ledger = Ledger {
         ledger_id: ledger_id.into(),
-        path: path.into(),
         readers,
     };
     Ok((ledger, writer))

@@ -490,3 +490,33 @@ async fn the_commands_of_the_readme_do_what_it_says() {
         assert!(ran.stderr.contains(words), "{line}: {ran:?}");
     }
 }
+
+#[tokio::test]
+async fn a_login_in_the_url_is_used_by_commands_and_the_service_and_shown_by_neither() {
+    let config = "authorization { user: someone, password: hunter2 }\n";
+    let broker = Broker::start_configured(config).await;
+    let url = broker.url().replace("nats://", "nats://someone:hunter2@");
+    let folder = tempfile::tempdir().unwrap();
+    let started = Service::try_start(&url, &folder.path().join("ledger.db"), &[]).await;
+    let service = started.unwrap_or_else(|output| panic!("{output:?}"));
+    assert!(
+        !service.ready_line.contains("hunter2"),
+        "{}",
+        service.ready_line
+    );
+    assert_eq!(
+        run(&url, &["task", "create", "a task", "--task-id", "t-1"])
+            .await
+            .code,
+        0
+    );
+    let (_, log) = service.stop().await;
+    assert!(!log.contains("hunter2"), "{log}");
+    let wrong = broker.url().replace("nats://", "nats://someone:hunter3@");
+    let refused = Service::try_start(&wrong, &folder.path().join("ledger.db"), &[]).await;
+    let message = String::from_utf8(refused.err().expect("it is refused").stderr).unwrap();
+    assert!(
+        message.contains("refuses") && !message.contains("hunter3"),
+        "{message}"
+    );
+}

@@ -228,3 +228,23 @@ async fn a_stream_that_covers_a_request_subject_is_warned_of_when_the_service_st
         "{warning}"
     );
 }
+
+#[tokio::test]
+async fn of_two_services_with_different_ledgers_that_start_together_not_both_serve() {
+    let broker = Broker::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one.db", "two.db"].map(|name| folder.path().join(name));
+    let url = broker.url();
+    let (one, two) = tokio::join!(
+        Service::try_start(&url, &one, &[]),
+        Service::try_start(&url, &two, &[])
+    );
+    let refused = [one.err(), two.err()].into_iter().flatten();
+    let messages: Vec<String> = refused
+        .map(|output| String::from_utf8_lossy(&output.stderr).into_owned())
+        .collect();
+    assert!(!messages.is_empty(), "both serve");
+    for message in messages {
+        assert!(message.contains("--allow-other-ledgers"), "{message}");
+    }
+}

@@ -4,4 +4,5 @@ mod crashes;
 mod disk;
 mod locks;
 mod opening;
+mod replaced;
 mod rules;
