@@ -163,27 +163,12 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     };
     let connection = connect(&config.nats, "tasklatch").await?;
     let events = connect(&config.nats, "tasklatch events").await?;
-    let client = connection.client.clone();
-    let statistics = Arc::new(Statistics::default());
-    let served = Arc::new(AtomicBool::new(false));
     let mut attendants = JoinSet::new();
-    let prefix = config.subjects.clone();
-    let discovery = Discovery::begin(client.clone(), prefix, ledger.ledger_id())
-        .await
-        .map_err(|error| ServiceError::ClientEnded(error.into()))?;
-    let search = discovery.search();
-    attendants.spawn(discovery.run(statistics.clone(), served.clone()));
-    refuse_other_ledgers(&config, &connection, &search).await?;
-    warn_of_streams(&connection, &config.subjects).await;
-    if client.max_payload() < MAX_PAYLOAD_USUAL {
-        tracing::warn!(
-            server.max_payload = client.max_payload(),
-            "the NATS server carries smaller messages than usual: tasks and reports near the limits of the protocol are refused"
-        );
-    }
+    let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
+    let client = connection.client.clone();
 
     let health = Arc::new(Health::new(client.clone()));
-    let replier = Replier::new(client.clone(), config.subjects.clone(), statistics.clone());
+    let replier = Replier::new(client.clone(), config.subjects.clone(), standing.statistics);
     let (work, work_in) = mpsc::channel(config.max_in_hand + OWN_WORK_MAX);
     let (answers, answers_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());
@@ -242,8 +227,42 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         attendants,
     };
     service.serve(&config.subjects).await?;
-    served.store(true, Ordering::Release);
+    standing.served.store(true, Ordering::Release);
     Ok(service)
+}
+
+/// What discovery tells of the service.
+struct Standing {
+    statistics: Arc<Statistics>,
+    /// Whether the endpoints are served yet.
+    served: Arc<AtomicBool>,
+}
+
+/// Makes the service known, and looks at who and what is there already.
+async fn arrive(
+    config: &Config,
+    connection: &Connection,
+    ledger: &Ledger,
+    attendants: &mut JoinSet<()>,
+) -> Result<Standing, ServiceError> {
+    let client = &connection.client;
+    let statistics = Arc::new(Statistics::default());
+    let served = Arc::new(AtomicBool::new(false));
+    let subjects = config.subjects.clone();
+    let discovery = Discovery::begin(client.clone(), subjects, ledger.ledger_id())
+        .await
+        .map_err(|error| ServiceError::ClientEnded(error.into()))?;
+    let search = discovery.search();
+    attendants.spawn(discovery.run(statistics.clone(), served.clone()));
+    refuse_other_ledgers(config, connection, &search).await?;
+    warn_of_streams(connection, &config.subjects).await;
+    if client.max_payload() < MAX_PAYLOAD_USUAL {
+        tracing::warn!(
+            server.max_payload = client.max_payload(),
+            "the NATS server carries smaller messages than usual: tasks and reports near the limits of the protocol are refused"
+        );
+    }
+    Ok(Standing { statistics, served })
 }
 
 async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
