@@ -14,7 +14,9 @@ use tokio::sync::broadcast;
 
 use crate::report::Selector;
 use crate::task::Task;
-use crate::wire::{Endpoint, Outcome, PROTOCOL_VERSION, Refusal, Subjects, header, limits};
+use crate::wire::{
+    Endpoint, Outcome, PROTOCOL_VERSION, Refusal, Subjects, header, limits, may_be_in_task_id,
+};
 
 mod events;
 mod requests;
@@ -456,9 +458,8 @@ fn encode(value: &impl Serialize) -> Result<Bytes, ClientError> {
 /// # Errors
 /// [`ClientError::NotATaskId`].
 pub fn checked_task_id(task_id: &str) -> Result<&str, ClientError> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     let sized = (1..=limits::TASK_ID_BYTES).contains(&task_id.len());
-    if sized && task_id.bytes().all(plain) {
+    if sized && task_id.bytes().all(may_be_in_task_id) {
         return Ok(task_id);
     }
     let shown = task_id.chars().take(limits::TASK_ID_BYTES).collect();

@@ -10,7 +10,7 @@ mod subjects;
 pub use answer::{Answer, Outcome};
 pub use event::{CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, events_of};
 pub use refusal::{Action, Code, Refusal};
-pub use request::{Change, ListQuery, NewTask, Request, decode, limits};
+pub use request::{Change, ListQuery, NewTask, Request, decode, limits, may_be_in_task_id};
 pub use subjects::{Endpoint, PrefixError, Subjects};
 
 /// The version of the protocol, as the header [`header::PROTOCOL`] says it.

@@ -35,6 +35,15 @@ pub enum Found {
     Due,
 }
 
+/// Revisions after a place in the outbox, each with its task as of then.
+const OUTGOING_SQL: &str = concat!(
+    "SELECT ",
+    task_as_of_columns!(),
+    " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
+      LEFT JOIN results AS r ON r.task_key = v.task_key
+      WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
+);
+
 /// How many revisions one reading of the outbox takes at most, and about how many bytes of events.
 const OUTGOING_REVISIONS_MAX: i64 = 512;
 const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -95,14 +104,7 @@ impl Ledger {
     /// # Errors
     /// If the store cannot be read.
     pub async fn outgoing(&self, seq: i64) -> Result<Vec<Outgoing>, Fault> {
-        let sql = concat!(
-            "SELECT ",
-            task_as_of_columns!(),
-            " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
-              LEFT JOIN results AS r ON r.task_key = v.task_key
-              WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
-        );
-        let mut rows = sqlx::query(sql)
+        let mut rows = sqlx::query(OUTGOING_SQL)
             .bind(seq)
             .bind(OUTGOING_REVISIONS_MAX)
             .fetch(&self.readers);

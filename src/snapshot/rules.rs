@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::content::{JsonText, MAX_LEVELS, parse};
 use crate::task::{Disposition, Lifecycle, Status, Task, TaskResult};
-use crate::wire::limits;
+use crate::wire::{limits, may_be_in_task_id};
 
 /// Says what is wrong with a task, if anything.
 pub(super) fn check(task: &Task) -> Result<(), String> {
@@ -46,9 +46,8 @@ pub(super) fn check(task: &Task) -> Result<(), String> {
 
 fn check_identity(task: &Task) -> Result<(), String> {
     has_bytes("task_id", &task.task_id, 1, limits::TASK_ID_BYTES)?;
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     holds(
-        task.task_id.bytes().all(plain),
+        task.task_id.bytes().all(may_be_in_task_id),
         "task_id holds more than A-Z a-z 0-9 _ and -",
     )?;
     has_bytes("title", &task.title, 1, limits::TITLE_BYTES)?;

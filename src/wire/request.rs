@@ -46,6 +46,11 @@ pub mod limits {
     pub const LIST_TASKS_DEFAULT: usize = 100;
 }
 
+/// Whether a byte may be part of a task ID (docs/protocol.md, "The task"): of these a task ID is one subject token.
+pub fn may_be_in_task_id(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
 /// A request that was understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {

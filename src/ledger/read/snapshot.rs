@@ -2,10 +2,10 @@
 
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::{Outgoing, events_as_of};
+use super::{OUTGOING_SQL, Outgoing, events_as_of};
 use crate::ledger::fault::{During, Fault};
 use crate::ledger::ledger_id_of;
-use crate::ledger::rows::{SEQ_COLUMN, task_as_of_columns, task_columns, task_from};
+use crate::ledger::rows::{SEQ_COLUMN, task_columns, task_from};
 use crate::task::Task;
 
 /// How many rows a page has at most.
@@ -94,14 +94,7 @@ impl SnapshotReader {
     /// # Errors
     /// If the store cannot be read.
     pub async fn next_unpublished(&mut self) -> Result<Vec<Outgoing>, Fault> {
-        let sql = concat!(
-            "SELECT ",
-            task_as_of_columns!(),
-            " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
-              LEFT JOIN results AS r ON r.task_key = v.task_key
-              WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
-        );
-        let rows = sqlx::query(sql)
+        let rows = sqlx::query(OUTGOING_SQL)
             .bind(self.after_seq)
             .bind(PAGE_ROWS)
             .fetch_all(&mut self.connection)

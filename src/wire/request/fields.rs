@@ -1,6 +1,6 @@
 //! The fields of one JSON object, taken out one by one. What is left at the end was not understood.
 
-use super::limits;
+use super::{limits, may_be_in_task_id};
 use crate::content::{Json, JsonText};
 use crate::task::Timestamp;
 use crate::wire::{Code, Refusal};
@@ -96,8 +96,7 @@ impl Fields {
         if text.len() > limits::TASK_ID_BYTES {
             return Err(self.too_large("task_id", "bytes", limits::TASK_ID_BYTES, text.len()));
         }
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-        if text.is_empty() || !text.bytes().all(plain) {
+        if text.is_empty() || !text.bytes().all(may_be_in_task_id) {
             let message =
                 "task_id may hold A-Z a-z 0-9 _ and - only, so that it is one subject token";
             return Err(self.refuse("task_id", message));

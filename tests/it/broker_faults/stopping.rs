@@ -143,7 +143,11 @@ async fn sigterm_with_five_hundred_requests_queued_answers_each_or_accepts_its_r
             more => panic!("{task_id} has {} answers", more.len()),
         }
     }
-    assert_eq!(answered, task_ids.len(), "what was in hand is finished and answered");
+    assert_eq!(
+        answered,
+        task_ids.len(),
+        "what was in hand is finished and answered"
+    );
     witness.until_now(&stage.worker).await;
     assert_eq!(
         witness.ids().len(),
