@@ -20,19 +20,21 @@ const MARK: &str = "tasklatch lock: ";
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Somebody has it.
-    #[error("it is in use by {holder}")]
+    #[error("it is in use by {holder}; stop that process first, or use another --database")]
     Held {
         /// Who, as they wrote themselves down.
         holder: String,
     },
     /// A file of that name is there, and is not ours.
-    #[error("{path} is in the way: it is no lock file of tasklatch")]
+    #[error(
+        "{path} is in the way, as it is no lock file of tasklatch; move it, or use another --database"
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
     },
     /// The lock file could not be opened or written.
-    #[error("its lock file {path}: {source}")]
+    #[error("its lock file {path}: {source}; check its permissions, and those of its folder")]
     Io {
         /// The lock file.
         path: PathBuf,

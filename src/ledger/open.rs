@@ -39,9 +39,7 @@ const APPLICATION_ID: i64 = 0x7461_736b;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it, or its lock file is not to be had.
-    #[error(
-        "cannot open the database {path}: {source}; stop that process first, or use another --database"
-    )]
+    #[error("cannot open the database {path}: {source}")]
     Lock {
         /// The database.
         path: PathBuf,

@@ -22,12 +22,12 @@ use statements::write_all;
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    /// The database as it was opened. Only looked at: SQLite has its own, and closing this one while that is open would take
-    /// away its locks.
-    file: File,
     /// `None` after a fault, until a new connection is had.
     connection: Option<SqliteConnection>,
     next: Next,
+    /// The database as it was opened. Only looked at: SQLite has its own, and closing this one while that is open would take
+    /// away its locks. So it stands behind the connection, as fields are dropped in their order.
+    file: File,
     lock: HolderLock,
 }
 
