@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::DEADLINE;
+use super::{DEADLINE, eventually};
 
 /// A running nats-server. It is killed when this is dropped.
 pub struct Broker {
@@ -117,6 +117,26 @@ impl Broker {
             .connect(self.url())
             .await
             .unwrap()
+    }
+
+    /// Waits until the server has read all that its clients have sent: with a client that stands still, nothing of it is on
+    /// its way any more.
+    pub async fn until_all_is_read(&self) {
+        let port = format!(":{:04X}", self.port);
+        eventually("the server has read what was sent", async || {
+            let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let on_the_way = sockets.lines().skip(1).any(|socket| {
+                let fields: Vec<_> = socket.split_whitespace().collect();
+                let (to, from_server) = (fields[2], fields[1].ends_with(&port));
+                let (unsent, unread) = fields[4].split_once(':').unwrap();
+                let empty = |queue: &str| queue.bytes().all(|digit| digit == b'0');
+                // 01 is an established connection.
+                fields[3] == "01"
+                    && ((to.ends_with(&port) && !empty(unsent)) || (from_server && !empty(unread)))
+            });
+            (!on_the_way).then_some(())
+        })
+        .await;
     }
 
     /// Kills the server as a power cut would.
