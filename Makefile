@@ -3,13 +3,18 @@
 PYTHON ?= python3
 CARGO ?= cargo
 N ?= 300000
+ARGS ?=
+
+# Where cargo puts what it builds.
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+BENCH := $(TARGET)/release/examples/tasklatch-bench
 
 # Tests and scripts find the real broker here, whatever the shell that calls make has set.
 export TASKLATCH_TEST_NATS_SERVER := $(CURDIR)/.tools/bin/nats-server
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test wire lint deny measure-snapshot clean-tools
+.PHONY: help setup build demo test wire lint deny measure-snapshot bench bench-build bench-short clean-tools
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +46,17 @@ deny: ## check bans, licences and sources, and advisories where their database c
 
 measure-snapshot: build ## measure the memory of snapshot save and restore; N=300000 tasks
 	@$(PYTHON) scripts/measure_snapshot.py --tasks $(N)
+
+bench: bench-build ## measure speed and judge the targets, in some 25 minutes; ARGS="--only first --rounds 1" selects
+	@$(BENCH) --python $(PYTHON) --json $(TARGET)/bench/results.json --markdown $(TARGET)/bench/results.md \
+		--plot $(TARGET)/bench/performance.svg $(ARGS)
+
+bench-short: bench-build ## see in a minute that the benchmark works; no figure is judged
+	@$(BENCH) --python $(PYTHON) --short
+
+# The service is built by itself, as the features of what the benchmark needs are not those of the service.
+bench-build: setup build
+	$(CARGO) build --release --locked --example tasklatch-bench
 
 clean-tools: ## remove .tools/
 	rm -rf .tools

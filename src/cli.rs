@@ -206,7 +206,11 @@ fn execute(cli: Cli, ui: &Ui) -> Result<(), CliError> {
 }
 
 fn on_all_cores(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    // The database has threads of its own, and so have events: with as many threads more as there are cores, all of them
+    // only push each other about.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
         .enable_all()
         .build();
     runtime

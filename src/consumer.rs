@@ -23,7 +23,7 @@ use crate::ids;
 use crate::ledger::{Applied, Circumstances, Command, Fault, FaultKind, Found, Ledger, Page};
 use crate::report::Selector;
 use crate::task::Timestamp;
-use crate::wire::{Answer, Endpoint, ListQuery, Refusal, Request, Subjects, decode};
+use crate::wire::{Answer, Change, Endpoint, ListQuery, Refusal, Request, Subjects, decode};
 
 /// The queue group of every endpoint (docs/protocol.md, "Names").
 pub const QUEUE_GROUP: &str = "tasklatch";
@@ -170,13 +170,26 @@ impl Consumer {
             ids::new_task_id,
         ) {
             Err(refusal) => self.refuse(ticket, &refusal).await,
-            Ok(Request::Change(change)) => self.enqueue(Command::Change(change), ticket).await,
+            Ok(Request::Change(change)) => match self.recall(&change) {
+                Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
+                None => self.enqueue(Command::Change(change), ticket).await,
+            },
             Ok(Request::Get(selector)) => {
                 self.read(|consumer| async move { consumer.get(selector, ticket).await });
             }
             Ok(Request::List(query)) => {
                 self.read(|consumer| async move { consumer.list(query, ticket).await });
             }
+        }
+    }
+
+    /// Answers a report for a task whose result is remembered, which changes nothing, without the applier.
+    fn recall(&self, change: &Change) -> Option<Applied> {
+        match change {
+            Change::Report { selector, report } => {
+                self.ledger.recall(selector, report, self.circumstances())
+            }
+            _ => None,
         }
     }
 
@@ -284,7 +297,7 @@ pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
         Ok(Applied::Task { body, outcome }) => Answer::done(body, outcome),
         Ok(Applied::Refused(refusal)) => Answer::refused(&refusal),
         // No client can ask for these.
-        Ok(Applied::Swept { .. } | Applied::Published | Applied::Probed) => {
+        Ok(Applied::Swept { .. } | Applied::Published | Applied::Probed | Applied::Folded) => {
             Answer::refused(&Refusal::internal())
         }
         Err(fault) => match fault.kind() {

@@ -449,13 +449,21 @@ fn in_words(error: &JsonErrorType) -> String {
     words.to_owned()
 }
 
+/// Up to so many keys each is compared with those before it, which is cheaper than a set.
+const FEW_KEYS: usize = 16;
+
 /// The first key that comes a second time. The set is seeded at random, so that no choice of keys makes it slow.
 fn repeated_key(members: &[(String, Json)]) -> Option<&str> {
+    let mut keys = members.iter().map(|(key, _)| key.as_str());
+    if members.len() <= FEW_KEYS {
+        let comes_before = |&(at, key): &(usize, &str)| {
+            let mut before = members[..at].iter();
+            before.any(|(other, _)| other == key)
+        };
+        return keys.enumerate().find(comes_before).map(|(_, key)| key);
+    }
     let mut seen = HashSet::with_capacity(members.len());
-    members
-        .iter()
-        .map(|(key, _)| key.as_str())
-        .find(|key| !seen.insert(*key))
+    keys.find(|key| !seen.insert(*key))
 }
 
 /// The text in quotes, on one line, cut where it is long.

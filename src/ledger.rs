@@ -5,9 +5,12 @@
 
 mod desk;
 mod fault;
+mod fold;
+mod fresh;
 mod lock;
 mod open;
 mod read;
+mod recent;
 mod rows;
 mod write;
 
@@ -17,14 +20,17 @@ use bytes::Bytes;
 use sqlx::{SqliteConnection, SqlitePool};
 
 pub use fault::{Fault, FaultKind};
+pub use fold::Folder;
 pub use lock::{HolderLock, LockError};
 pub use open::{OpenError, open, open_read_only};
 pub use read::{Found, Outgoing, Page, SnapshotReader};
 pub use write::{SnapshotWriter, Writer};
 
-use crate::report::Selector;
+use crate::report::{Report, Selector};
 use crate::task::Timestamp;
-use crate::wire::{Change, Outcome, Refusal};
+use crate::wire::{Change, HEADERS_MAX_BYTES, Outcome, Refusal};
+use fresh::Fresh;
+use recent::Recent;
 
 /// How many commands one transaction takes at most. Measured best by prototypes at about this size; past it a batch only
 /// makes those wait who came first.
@@ -46,6 +52,8 @@ pub enum Command {
     Published(i64),
     /// Write something, to see whether the store can be written.
     Probe,
+    /// Begin the write-ahead log anew, which has grown long.
+    Fold,
 }
 
 /// What became of a command. Durable on disk by the time anybody sees it.
@@ -71,6 +79,8 @@ pub enum Applied {
     Published,
     /// The store can be written.
     Probed,
+    /// The log was folded, as far as no reader stands in the way.
+    Folded,
 }
 
 /// The circumstances of a batch, which enter as arguments.
@@ -82,17 +92,42 @@ pub struct Circumstances {
     pub max_payload: usize,
 }
 
+impl Circumstances {
+    /// Whether an answer or event with this body fits; if not, the limit and what it would have, in bytes.
+    fn fit(&self, body: &[u8]) -> Result<(), (usize, usize)> {
+        let limit = self.max_payload;
+        let actual = body.len() + HEADERS_MAX_BYTES;
+        match actual <= limit {
+            true => Ok(()),
+            false => Err((limit, actual)),
+        }
+    }
+}
+
 /// The reading side of an open ledger.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ledger_id: Arc<str>,
     readers: SqlitePool,
+    recent: Recent,
+    fresh: Fresh,
 }
 
 impl Ledger {
     /// The identity of this ledger: part of the identity of its events.
     pub fn ledger_id(&self) -> &str {
         &self.ledger_id
+    }
+
+    /// What a report gets that is for a task whose result is remembered: a replay or a conflict, without going to the
+    /// store. `None` says nothing: ask the writer.
+    pub fn recall(
+        &self,
+        selector: &Selector,
+        report: &Report,
+        circumstances: Circumstances,
+    ) -> Option<Applied> {
+        self.recent.answer(selector, report, circumstances)
     }
 
     /// Closes the reading connections.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, ConnectError, ConnectErrorKind, Event, HeaderMap, Subscriber};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, Event, HeaderMap, HeaderName, Subscriber,
+};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
@@ -137,11 +139,11 @@ async fn note(
     }
 }
 
-/// Headers as async-nats takes them.
-pub fn header_map(headers: &[(&'static str, String)]) -> HeaderMap {
+/// Headers as async-nats takes them. Names that are known when this is compiled need neither a check nor a copy.
+pub fn header_map(headers: Vec<(&'static str, String)>) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        map.insert(*name, value.as_str());
+        map.insert(HeaderName::from_static(name), value);
     }
     map
 }
@@ -223,6 +225,11 @@ impl RoundTrip {
     /// Whether the server has reported an error since `mark`.
     pub fn has_errors_since(&self, mark: Mark) -> bool {
         self.mark().server_errors != mark.server_errors
+    }
+
+    /// Whether the connection is another one than at `mark`: what was sent on it may be lost.
+    pub fn has_reconnected_since(&self, mark: Mark) -> bool {
+        self.mark().connects != mark.connects
     }
 
     /// Sends the message that shall come back; [`wait`](Self::wait) for it.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -18,7 +19,7 @@ use crate::consumer::discovery::{Discovery, Other, Search, Statistics};
 use crate::consumer::{self, Consumer, Replier, Then, Work};
 use crate::health::Health;
 use crate::http::Http;
-use crate::ledger::{self, Command, Fault, Ledger, OpenError, Writer};
+use crate::ledger::{self, Command, Fault, Folder, Ledger, OpenError, Writer};
 use crate::nats::{ConnectFault, Connection, RoundTripError, connect, round_trip};
 use crate::relay::Relay;
 use crate::wire::{Endpoint, Subjects};
@@ -42,6 +43,9 @@ pub struct Config {
 
 /// How often tasks are expired for observers, whose deadline has come. Reports and reads do not wait for it.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often the write-ahead log is folded into the database while something is committed.
+const FOLD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long the server may take for a round trip at start and stop.
 const ROUND_TRIP_WITHIN: Duration = Duration::from_secs(5);
@@ -100,6 +104,12 @@ pub enum ServiceError {
         "the database is damaged or its disk fails, so nothing more is written to it: {0}; check the disk, and restore a snapshot if the file is broken"
     )]
     Damaged(Fault),
+    /// The operating system gives no thread.
+    #[error("cannot start a thread: {0}; check the limits on processes and threads")]
+    NoThread(std::io::Error),
+    /// There is no second connection to the file.
+    #[error("{0}; start the service again")]
+    Fold(Fault),
     /// The store failed while the service was stopping.
     #[error("the database could not be closed: {0}; what was accepted is safe")]
     Close(Fault),
@@ -120,6 +130,8 @@ impl ServiceError {
             | Self::ClientEnded(_)
             | Self::Damaged(_)
             | Self::Close(_)
+            | Self::Fold(_)
+            | Self::NoThread(_)
             | Self::BrokeOff(_)
             | Self::Connect(ConnectFault::Refused { .. }) => 1,
             Self::Connect(ConnectFault::Config(_)) => 2,
@@ -146,6 +158,8 @@ pub struct Service {
     applier: JoinHandle<Result<Writer, Fault>>,
     answers: JoinHandle<()>,
     relay: JoinHandle<Result<(), async_nats::Error>>,
+    _relay_thread: RelayThread,
+    folding: JoinHandle<Result<(), Fault>>,
     /// Those that hold nothing: discovery, the sweep, HTTP.
     attendants: JoinSet<()>,
 }
@@ -157,12 +171,14 @@ pub struct Service {
 /// again.
 pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let (ledger, writer) = ledger::open(&config.database, "the tasklatch service").await?;
+    let folder = writer.folder().await.map_err(ServiceError::Fold)?;
     let http = match config.http {
         Some(address) => Some(bind(address).await?),
         None => None,
     };
     let connection = connect(&config.nats, "tasklatch").await?;
-    let events = connect(&config.nats, "tasklatch events").await?;
+    let relay_thread = RelayThread::start()?;
+    let events = relay_thread.connect(&config.nats).await?;
     let mut attendants = JoinSet::new();
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
     let client = connection.client.clone();
@@ -170,7 +186,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let health = Arc::new(Health::new(client.clone()));
     let replier = Replier::new(client.clone(), config.subjects.clone(), standing.statistics);
     let (work, work_in) = mpsc::channel(config.max_in_hand + OWN_WORK_MAX);
-    let (answers, answers_out) = mpsc::unbounded_channel();
+    let (applied, applied_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());
     let [drain, finish, abandon] = std::array::from_fn(|_| CancellationToken::new());
     let consumer = Consumer::new(
@@ -184,11 +200,12 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let applier = Applier {
         writer,
         work: work_in,
-        answers,
+        applied,
         committed,
         replier: replier.clone(),
         health: health.clone(),
     };
+    let folding = fold(folder, work.clone(), committed_seen.clone(), finish.clone());
     let relay = Relay {
         ledger: ledger.clone(),
         connection: events,
@@ -220,8 +237,10 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         drain,
         endpoints: JoinSet::new(),
         applier: tokio::spawn(applier.run()),
-        answers: tokio::spawn(send_all(answers_out, replier)),
-        relay: tokio::spawn(relay.run(finish.clone(), abandon.clone())),
+        answers: tokio::spawn(send_all(applied_out, replier)),
+        relay: relay_thread.spawn(relay.run(finish.clone(), abandon.clone())),
+        _relay_thread: relay_thread,
+        folding: tokio::spawn(folding),
         finish,
         abandon,
         attendants,
@@ -229,6 +248,49 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     service.serve(&config.subjects).await?;
     standing.served.store(true, Ordering::Release);
     Ok(service)
+}
+
+/// The thread of the relay and its connection. To publish takes as much as to apply; on threads that are shared, the
+/// scheduler moves that work about between the steps of a report, and one report at a time takes a sixth longer.
+struct RelayThread(Option<Runtime>);
+
+impl RelayThread {
+    fn start() -> Result<Self, ServiceError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("relay")
+            .enable_all()
+            .build()
+            .map_err(ServiceError::NoThread)?;
+        Ok(Self(Some(runtime)))
+    }
+
+    async fn connect(&self, nats: &NatsOptions) -> Result<Connection, ServiceError> {
+        let nats = nats.clone();
+        let connecting = async move { connect(&nats, "tasklatch events").await };
+        let connected = self.spawn(connecting).await;
+        Ok(connected.map_err(|_| ServiceError::BrokeOff("connection for events"))??)
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(work),
+            // Only while it is dropped.
+            None => tokio::spawn(work),
+        }
+    }
+}
+
+impl Drop for RelayThread {
+    fn drop(&mut self) {
+        // A runtime must not wait for its thread where others run.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// What discovery tells of the service.
@@ -353,6 +415,37 @@ async fn sweep(
     }
 }
 
+/// Folds the write-ahead log beside the writer until `finish` is called for, and closes its connection.
+async fn fold(
+    mut folder: Folder,
+    work: mpsc::Sender<Work>,
+    mut committed: watch::Receiver<i64>,
+    finish: CancellationToken,
+) -> Result<(), Fault> {
+    loop {
+        let again = async {
+            let more = committed.changed().await;
+            tokio::time::sleep(FOLD_INTERVAL).await;
+            more.is_ok()
+        };
+        if finish.run_until_cancelled(again).await != Some(true) {
+            return folder.close().await;
+        }
+        match folder.fold().await {
+            Ok(false) => {}
+            Ok(true) => {
+                let command = Command::Fold;
+                let then = Then::Nothing;
+                let _ = work.send(Work { command, then }).await;
+            }
+            // The log is whole and grows on; the writer finds out what is wrong with the disk.
+            Err(fault) => {
+                tracing::warn!(error = %fault, "the write-ahead log could not be folded; trying again")
+            }
+        }
+    }
+}
+
 impl Service {
     /// The identity of the ledger.
     pub fn ledger_id(&self) -> &str {
@@ -404,6 +497,7 @@ impl Service {
                 Ok(Err(error)) => ServiceError::ClientEnded(error),
                 _ => ServiceError::BrokeOff("relay"),
             }),
+            _ = &mut self.folding => Err(ServiceError::BrokeOff("folding of the write-ahead log")),
         };
         let stopped = self.stop(applied.is_some()).await;
         match (ended, stopped) {
@@ -451,8 +545,13 @@ impl Service {
         }
         self.attendants.abort_all();
         while self.attendants.join_next().await.is_some() {}
-        // The last connection to close folds the write-ahead log away, and a reader cannot.
+        // The last connection to close folds the write-ahead log away, and a reader cannot; so the writer comes last.
         self.ledger.close().await;
+        if !self.folding.is_finished()
+            && let Ok(Err(fault)) = self.folding.await
+        {
+            tracing::warn!(error = %fault, "the connection that folds the write-ahead log could not be closed");
+        }
         drop((self.work, self.consumer));
         let closed = match applier_ended {
             true => Ok(()),

@@ -8,7 +8,7 @@ mod request;
 mod subjects;
 
 pub use answer::{Answer, Outcome};
-pub use event::{CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, events_of};
+pub use event::{CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, events_of, events_with};
 pub use refusal::{Action, Code, Refusal};
 pub use request::{Change, ListQuery, NewTask, Request, decode, limits, may_be_in_task_id};
 pub use subjects::{Endpoint, PrefixError, Subjects};

@@ -1,20 +1,48 @@
 //! The one task that writes, and is never cancelled.
 //!
-//! It takes all that waits, applies it in one transaction, and hands the answers on. It does not linger for more to come:
+//! It takes all that waits, applies it in one transaction, and hands on what became of it. It does not linger for more to come:
 //! while one batch is on its way to the disk, the next gathers by itself.
 
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Replier, Then, Ticket, Work, answer_to};
+use super::{Replier, Then, Work, answer_to};
 use crate::health::Health;
-use crate::ledger::{Applied, BATCH_COMMANDS_MAX, Circumstances, Fault, FaultKind, Writer};
+use crate::ledger::{
+    Applied, BATCH_COMMANDS_MAX, Circumstances, Command, Fault, FaultKind, Writer,
+};
 use crate::task::Timestamp;
-use crate::wire::Answer;
 
-/// An answer with the request it belongs to.
-pub type Reply = (Ticket, Answer);
+/// A batch that was applied: who listens, and what became of each command.
+pub struct AppliedBatch {
+    listeners: Vec<Then>,
+    results: Vec<Result<Applied, Fault>>,
+    /// Only to be dropped, beside the applier.
+    _commands: Vec<Command>,
+}
+
+impl AppliedBatch {
+    fn new(
+        commands: Vec<Command>,
+        mut listeners: Vec<Then>,
+        results: Vec<Result<Applied, Fault>>,
+    ) -> Self {
+        // The service's own tasks are told at once: answers may have to wait for the server.
+        for (then, result) in listeners.iter_mut().zip(&results) {
+            if let Then::Tell(_) = then
+                && let Then::Tell(tell) = std::mem::replace(then, Then::Nothing)
+            {
+                drop(tell.send(result.clone()));
+            }
+        }
+        Self {
+            listeners,
+            results,
+            _commands: commands,
+        }
+    }
+}
 
 /// The state of the task.
 pub struct Applier {
@@ -22,8 +50,9 @@ pub struct Applier {
     pub writer: Writer,
     /// What is to be done.
     pub work: mpsc::Receiver<Work>,
-    /// Answers, for [`send_all`]. Unbounded, since each holds its share of the work in hand, which is bounded.
-    pub answers: mpsc::UnboundedSender<Reply>,
+    /// What was applied, for [`send_all`]. Unbounded, since each listener holds its share of the work in hand, which is
+    /// bounded.
+    pub applied: mpsc::UnboundedSender<AppliedBatch>,
     /// Tells the relay that there is something to publish.
     pub committed: watch::Sender<i64>,
     /// For the server's limit on messages.
@@ -50,28 +79,26 @@ impl Applier {
             };
             let results = self.writer.apply(&commands, circumstances).await;
             let damage = self.take_note(&results);
+            // Before anybody hears of the batch: a relay that is asked to finish must know of it.
             self.committed.send_replace(self.writer.last_seq());
-            for (then, result) in listeners.into_iter().zip(results) {
-                self.hand_on(then, result);
-            }
+            // Whoever sends the answers may be gone; what was applied is applied.
+            let _ = self
+                .applied
+                .send(AppliedBatch::new(commands, listeners, results));
             if let Some(fault) = damage {
                 self.work.close();
+                let mut listeners = Vec::new();
                 while let Some(work) = self.work.recv().await {
-                    self.hand_on(work.then, Err(fault.clone()));
+                    listeners.push(work.then);
                 }
+                let results = vec![Err(fault.clone()); listeners.len()];
+                let _ = self
+                    .applied
+                    .send(AppliedBatch::new(Vec::new(), listeners, results));
                 return Err(fault);
             }
         }
         Ok(self.writer)
-    }
-
-    fn hand_on(&self, then: Then, result: Result<Applied, Fault>) {
-        match then {
-            // Whoever listened may be gone; what was applied is applied.
-            Then::Answer(ticket) => drop(self.answers.send((ticket, answer_to(result)))),
-            Then::Tell(tell) => drop(tell.send(result)),
-            Then::Nothing => {}
-        }
     }
 
     /// Logs what failed, once a batch, and returns a fault that must end the service.
@@ -97,9 +124,14 @@ impl Applier {
     }
 }
 
-/// Sends answers until the applier is gone.
-pub async fn send_all(mut answers: mpsc::UnboundedReceiver<Reply>, replier: Replier) {
-    while let Some((ticket, answer)) = answers.recv().await {
-        replier.send(ticket, answer).await;
+/// Tells the listeners of each batch until the applier is gone. Not the applier does it, so that the next batch is on its
+/// way to the disk meanwhile.
+pub async fn send_all(mut applied: mpsc::UnboundedReceiver<AppliedBatch>, replier: Replier) {
+    while let Some(batch) = applied.recv().await {
+        for (then, result) in batch.listeners.into_iter().zip(batch.results) {
+            if let Then::Answer(ticket) = then {
+                replier.send(ticket, answer_to(result)).await;
+            }
+        }
     }
 }

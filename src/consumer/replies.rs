@@ -87,7 +87,7 @@ impl Replier {
         let bytes = answer.body.len();
         let sent = self
             .client
-            .publish_with_headers(reply.clone(), header_map(&answer.headers), answer.body)
+            .publish_with_headers(reply.clone(), header_map(answer.headers), answer.body)
             .await;
         match sent {
             Ok(()) => {}
@@ -101,7 +101,7 @@ impl Replier {
                 let answer = Answer::refused(&refusal);
                 let _ = self
                     .client
-                    .publish_with_headers(reply, header_map(&answer.headers), answer.body)
+                    .publish_with_headers(reply, header_map(answer.headers), answer.body)
                     .await;
             }
             Err(error) => {

@@ -3,17 +3,22 @@
 //! Several commands for one task meet here: each sees what those before it did, so that of several reports for one task
 //! one is accepted and the rest are replays or refusals, all in one transaction.
 
-mod load;
+pub(super) mod load;
 mod panes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::fresh::FreshRevision;
+use super::recent::{Recent, Remembered};
 use super::{Applied, Circumstances, Command, SWEEP_TASKS_MAX};
 use crate::report::{self, Report, Selector, Verdict};
-use crate::task::{Disposition, Lifecycle, ReviewVerdict, Task, Timestamp};
-use crate::wire::{Change, Code, HEADERS_MAX_BYTES, NewTask, Outcome, Refusal};
+use crate::task::{Lifecycle, ReviewVerdict, Task, Timestamp};
+use crate::wire::{Change, Code, NewTask, Outcome, Refusal};
+pub(super) use load::Named;
 use panes::Pane;
 
 /// The key of a task's row.
@@ -22,13 +27,13 @@ pub(super) type Key = i64;
 /// The tasks of one batch, and what is to be written of them.
 pub(super) struct Desk {
     circumstances: Circumstances,
-    tasks: HashMap<Key, Task>,
+    tasks: HashMap<Key, Arc<Task>>,
+    /// The JSON of tasks that were asked for, as they are now: what is answered is encoded once.
+    bodies: HashMap<Key, Bytes>,
     keys: HashMap<String, Key>,
     panes: HashMap<String, Pane>,
     /// Keys of loaded tasks whose deadline has come, for the sweep.
     due: Vec<Key>,
-    /// Keys from here on are those of tasks that this batch makes.
-    first_new_key: Key,
     next_key: Key,
     pub(super) writes: Writes,
 }
@@ -36,12 +41,6 @@ pub(super) struct Desk {
 /// What a batch changes, in the order in which it came to be.
 #[derive(Default)]
 pub(super) struct Writes {
-    /// New tasks.
-    pub created: Vec<Key>,
-    /// Tasks that were there, with the revision they had in the store.
-    pub updated: BTreeMap<Key, i64>,
-    /// Tasks whose result is new.
-    pub results: Vec<Key>,
     /// One for each change.
     pub revisions: Vec<Revision>,
     /// How far events are known to be published.
@@ -50,13 +49,27 @@ pub(super) struct Writes {
     pub probe: bool,
 }
 
-/// A row of the outbox.
+/// A change of a task: a row of the outbox.
 pub(super) struct Revision {
     pub key: Key,
-    pub revision: i64,
-    pub lifecycle: Lifecycle,
-    pub updated_at: Timestamp,
-    pub disposition: Option<Disposition>,
+    /// The task as it is then.
+    pub task: Arc<Task>,
+    /// The same as JSON, if that is made already.
+    pub body: Option<Bytes>,
+    pub step: Step,
+}
+
+/// What a change does. A task takes its steps in this order, so that the changes of a batch may be written step by step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It makes the task.
+    Created,
+    /// It changes a task that has no result, and brings none.
+    WithoutResult,
+    /// It brings the result.
+    Reported,
+    /// It changes a task that has its result.
+    WithResult,
 }
 
 impl Writes {
@@ -69,9 +82,59 @@ impl Writes {
 type Decision = Result<(Key, Option<Outcome>), Refusal>;
 
 impl Desk {
-    /// The task of a key that is on the desk.
-    pub(super) fn task(&self, key: Key) -> Option<&Task> {
-        self.tasks.get(&key)
+    /// A desk with nothing on it. `next_key` is the key of the next new task.
+    pub(super) fn new(circumstances: Circumstances, next_key: Key) -> Self {
+        Self {
+            circumstances,
+            tasks: HashMap::new(),
+            bodies: HashMap::new(),
+            keys: HashMap::new(),
+            panes: HashMap::new(),
+            due: Vec::new(),
+            next_key,
+            writes: Writes::default(),
+        }
+    }
+
+    /// Lays out a task that is as it is in the store.
+    fn lay_out(&mut self, key: Key, task: Arc<Task>) {
+        self.keys.insert(task.task_id.clone(), key);
+        self.tasks.insert(key, task);
+    }
+
+    /// Lays out those of the named tasks that are remembered.
+    pub(super) fn recall(&mut self, recent: &Recent, named: &Named<'_>) {
+        for task_id in named.task_ids() {
+            if let Some(Remembered { key, task, body }) = recent.find(task_id) {
+                self.lay_out(key, task);
+                self.bodies.insert(key, body);
+            }
+        }
+    }
+
+    /// Has the tasks remembered as they are now, once that is committed; and forgotten, if what they have become was not
+    /// asked for.
+    pub(super) fn leave_tasks(&mut self, recent: &Recent) {
+        for (key, task) in std::mem::take(&mut self.tasks) {
+            match self.bodies.remove(&key) {
+                Some(body) => recent.remember(Remembered { key, task, body }),
+                None => recent.forget(&task.task_id),
+            }
+        }
+    }
+
+    /// The changes from `first_seq` on, for the relay, as far as they were encoded; once that is committed.
+    pub(super) fn fresh(&mut self, first_seq: i64) -> impl Iterator<Item = FreshRevision> {
+        (first_seq..)
+            .zip(self.writes.revisions.drain(..))
+            .filter_map(|(seq, revision)| {
+                let Revision { task, body, .. } = revision;
+                Some(FreshRevision {
+                    seq,
+                    task,
+                    body: body?,
+                })
+            })
     }
 
     /// Carries out one command on the desk.
@@ -85,6 +148,7 @@ impl Desk {
                 self.writes.probe = true;
                 return Ok(Applied::Probed);
             }
+            Command::Fold => return Ok(Applied::Folded),
             Command::Published(seq) => {
                 self.writes.published = self.writes.published.max(Some(*seq));
                 return Ok(Applied::Published);
@@ -113,10 +177,15 @@ impl Desk {
         }
     }
 
-    fn answer(&self, key: Key, outcome: Option<Outcome>) -> Result<Applied, serde_json::Error> {
+    fn answer(&mut self, key: Key, outcome: Option<Outcome>) -> Result<Applied, serde_json::Error> {
         let task = &self.tasks[&key];
-        let body = Bytes::from(serde_json::to_vec(task)?);
-        Ok(match self.fits(&body) {
+        let body = match self.bodies.entry(key) {
+            Entry::Occupied(body) => body.get().clone(),
+            Entry::Vacant(place) => place
+                .insert(serde_json::to_vec(task.as_ref())?.into())
+                .clone(),
+        };
+        Ok(match self.circumstances.fit(&body) {
             Ok(()) => Applied::Task { body, outcome },
             Err((limit, actual)) => Applied::Refused(answer_too_large(task, limit, actual)),
         })
@@ -148,7 +217,7 @@ impl Desk {
                 )))
             }
             Verdict::Accepted => {
-                let mut accepted = task.clone();
+                let mut accepted = Task::clone(task);
                 let now = self.circumstances.now;
                 accepted.accept(report.clone().into_result(now), now);
                 self.keep(key, accepted, Code::InvalidReport, Some(Outcome::Accepted))
@@ -267,7 +336,7 @@ impl Desk {
             Ok(key) => key,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let mut task = self.tasks[&key].clone();
+        let mut task = Task::clone(&self.tasks[&key]);
         match change(&mut task, self.circumstances.now) {
             Ok(true) => self.keep(key, task, Code::InvalidRequest, None),
             Ok(false) => Ok(Ok((key, None))),
@@ -284,8 +353,8 @@ impl Desk {
         too_large: Code,
         outcome: Option<Outcome>,
     ) -> Result<Decision, serde_json::Error> {
-        let body = serde_json::to_vec(&task)?;
-        if let Err((limit, actual)) = self.fits(&body) {
+        let body = Bytes::from(serde_json::to_vec(&task)?);
+        if let Err((limit, actual)) = self.circumstances.fit(&body) {
             let message = format!(
                 "the task would have {actual} bytes as an answer or event, headers included; the server's max_payload is {limit}"
             );
@@ -294,39 +363,25 @@ impl Desk {
                 .about(&task.task_id);
             return Ok(Err(refusal));
         }
-        self.record(key, task);
+        self.record(key, task, Some(body));
         Ok(Ok((key, outcome)))
     }
 
-    fn fits(&self, body: &[u8]) -> Result<(), (usize, usize)> {
-        let limit = self.circumstances.max_payload;
-        let actual = body.len() + HEADERS_MAX_BYTES;
-        if actual <= limit {
-            Ok(())
-        } else {
-            Err((limit, actual))
-        }
-    }
-
-    /// Notes a change for writing, and what it means for the task's pane.
-    fn record(&mut self, key: Key, task: Task) {
-        let before = self.tasks.get(&key);
-        match before {
-            None => self.writes.created.push(key),
-            Some(before) if key < self.first_new_key => {
-                self.writes.updated.entry(key).or_insert(before.revision);
-            }
-            Some(_) => {}
-        }
-        if task.result.is_some() && before.is_none_or(|before| before.result.is_none()) {
-            self.writes.results.push(key);
-        }
+    /// Notes a change for writing, and what it means for the task's pane; with the task's JSON, if that is made already.
+    fn record(&mut self, key: Key, task: Task, body: Option<Bytes>) {
+        let before = self.tasks.get(&key).map(Arc::as_ref);
+        let task = Arc::new(task);
+        let step = match (before, &task.result) {
+            (None, _) => Step::Created,
+            (Some(_), None) => Step::WithoutResult,
+            (Some(before), Some(_)) if before.result.is_none() => Step::Reported,
+            (Some(_), Some(_)) => Step::WithResult,
+        };
         self.writes.revisions.push(Revision {
             key,
-            revision: task.revision,
-            lifecycle: task.lifecycle,
-            updated_at: task.updated_at,
-            disposition: task.disposition.clone(),
+            task: task.clone(),
+            body: body.clone(),
+            step,
         });
         if let Some(pane) = task
             .pane_id
@@ -343,6 +398,10 @@ impl Desk {
                 self.circumstances.now,
             );
         }
+        match body {
+            Some(body) => self.bodies.insert(key, body),
+            None => self.bodies.remove(&key),
+        };
         self.tasks.insert(key, task);
     }
 
@@ -350,9 +409,9 @@ impl Desk {
     fn settle(&mut self, key: Key) {
         let now = self.circumstances.now;
         if let Some(task) = self.tasks.get(&key).filter(|task| task.is_due(now)) {
-            let mut expired = task.clone();
+            let mut expired = Task::clone(task);
             expired.expire(now);
-            self.record(key, expired);
+            self.record(key, expired, None);
         }
     }
 

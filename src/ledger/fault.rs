@@ -61,6 +61,14 @@ impl Fault {
         }
     }
 
+    /// Whether another process has the database locked, which shows where a transaction would begin: none has.
+    pub(super) fn is_locked_out(&self) -> bool {
+        matches!(
+            primary_code(&self.source),
+            Some(primary::BUSY | primary::LOCKED)
+        )
+    }
+
     /// What a caller can do about it.
     pub fn kind(&self) -> FaultKind {
         if let Some(kind) = self.kind {

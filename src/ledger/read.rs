@@ -9,13 +9,13 @@ use sqlx::Row;
 pub use list::Page;
 pub use snapshot::SnapshotReader;
 
-use super::desk::Desk;
+use super::desk::{Desk, Named};
 use super::fault::{During, Fault};
 use super::rows::{SEQ_COLUMN, task_as_of_columns, task_from};
 use super::{Applied, Circumstances, Command, Ledger};
 use crate::report::Selector;
 use crate::task::Timestamp;
-use crate::wire::{Event, events_of};
+use crate::wire::{Event, events_of, events_with};
 
 /// A revision with its events, on its way to observers.
 #[derive(Clone, Debug)]
@@ -44,9 +44,19 @@ const OUTGOING_SQL: &str = concat!(
       WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
 );
 
-/// How many revisions one reading of the outbox takes at most, and about how many bytes of events.
+impl Outgoing {
+    /// How large its events are, headers included, roughly.
+    pub fn bytes(&self) -> usize {
+        let events = self.events.iter();
+        events.map(|event| event.data.len() + EVENT_BYTES).sum()
+    }
+}
+
+/// What the headers of an event take, roughly.
+const EVENT_BYTES: usize = 400;
+
+/// How many revisions one reading of the outbox takes at most.
 const OUTGOING_REVISIONS_MAX: i64 = 512;
-const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Ledger {
     /// Reads one task.
@@ -58,11 +68,19 @@ impl Ledger {
         selector: &Selector,
         circumstances: Circumstances,
     ) -> Result<Found, Fault> {
-        let mut transaction = self.readers.begin().await.during("beginning to read")?;
         let command = Command::Get(selector.clone());
+        let named = Named::by(std::slice::from_ref(&command));
         // No task is made by reading one, so no key is that of a new one.
-        let commands = std::slice::from_ref(&command);
-        let mut desk = Desk::load(&mut transaction, commands, circumstances, i64::MAX).await?;
+        let mut desk = Desk::new(circumstances, i64::MAX);
+        if selector.pane_id().is_some() {
+            let mut transaction = self.readers.begin().await.during("beginning to read")?;
+            desk.load_by_id(&mut transaction, &named).await?;
+            desk.load_others(&mut transaction, &named).await?;
+        } else {
+            // One statement sees one state of the database.
+            let mut connection = self.readers.acquire().await.during("beginning to read")?;
+            desk.load_by_id(&mut connection, &named).await?;
+        }
         let applied = desk
             .apply(&command)
             .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
@@ -98,12 +116,23 @@ impl Ledger {
             .during("reading the cursor")
     }
 
-    /// The revisions after `seq` in commit order, as many as one round should take; each with its events, which say the
-    /// task as of that revision whatever has become of it since.
+    /// The revisions after `seq` in commit order, one at least and up to about so many bytes of events; each with its events,
+    /// which say the task as of that revision whatever has become of it since.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn outgoing(&self, seq: i64) -> Result<Vec<Outgoing>, Fault> {
+    pub async fn outgoing(&self, seq: i64, bytes_max: usize) -> Result<Vec<Outgoing>, Fault> {
+        let fresh = self.fresh.take(seq, bytes_max);
+        if !fresh.is_empty() {
+            let revisions = fresh.into_iter().map(|revision| {
+                let events = events_with(&revision.task, revision.body).map_err(unencodable)?;
+                Ok(Outgoing {
+                    seq: revision.seq,
+                    events,
+                })
+            });
+            return revisions.collect();
+        }
         let mut rows = sqlx::query(OUTGOING_SQL)
             .bind(seq)
             .bind(OUTGOING_REVISIONS_MAX)
@@ -112,12 +141,13 @@ impl Ledger {
         let mut bytes = 0;
         while let Some(row) = rows.try_next().await.during("reading the outbox")? {
             let events = events_as_of(&row)?;
-            bytes += events.iter().map(|event| event.data.len()).sum::<usize>();
-            outgoing.push(Outgoing {
+            let next = Outgoing {
                 seq: row.try_get(SEQ_COLUMN).during("reading the outbox")?,
                 events,
-            });
-            if bytes > OUTGOING_BYTES_MAX {
+            };
+            bytes += next.bytes();
+            outgoing.push(next);
+            if bytes >= bytes_max {
                 break;
             }
         }
@@ -127,6 +157,9 @@ impl Ledger {
 
 fn events_as_of(row: &sqlx::sqlite::SqliteRow) -> Result<Vec<Event>, Fault> {
     let (_, task) = task_from(row).during("reading a revision")?;
-    events_of(&task)
-        .map_err(|error| Fault::new("encoding an event", sqlx::Error::Encode(error.into())))
+    events_of(&task).map_err(unencodable)
+}
+
+fn unencodable(error: serde_json::Error) -> Fault {
+    Fault::new("encoding an event", sqlx::Error::Encode(error.into()))
 }

@@ -6,16 +6,19 @@ mod statements;
 use std::fs::File;
 use std::path::PathBuf;
 
-use sqlx::{Connection, Sqlite, SqliteConnection, Transaction};
+use sqlx::{Connection, SqliteConnection};
 
 pub use restore::SnapshotWriter;
 
-use super::desk::{Desk, Key};
+use super::desk::{Desk, Key, Named};
 use super::fault::{During, Fault, FaultKind};
+use super::fold::Folder;
+use super::fresh::Fresh;
 use super::lock::{HolderLock, same_file};
 use super::open::{connect_writer, settle_on_disk};
+use super::recent::Recent;
 use super::{Applied, Circumstances, Command};
-use statements::write_all;
+use statements::{execute, make_views, write_all};
 
 /// The writing side of an open ledger. One task owns it and is never cancelled; while it lives, no other process can
 /// open the ledger for writing.
@@ -29,6 +32,17 @@ pub struct Writer {
     /// away its locks. So it stands behind the connection, as fields are dropped in their order.
     file: File,
     lock: HolderLock,
+    /// What is left to others.
+    shared: Shared,
+}
+
+/// What the writer leaves in memory for those who read.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    /// For retries, and for the writer itself.
+    pub recent: Recent,
+    /// For the relay.
+    pub fresh: Fresh,
 }
 
 /// The numbers that the next rows get.
@@ -57,7 +71,9 @@ impl Writer {
         file: File,
         mut connection: SqliteConnection,
         lock: HolderLock,
+        shared: Shared,
     ) -> Result<Self, sqlx::Error> {
+        make_views(&mut connection).await?;
         let next = Next::load(&mut connection).await?;
         Ok(Self {
             path,
@@ -65,6 +81,7 @@ impl Writer {
             connection: Some(connection),
             next,
             lock,
+            shared,
         })
     }
 
@@ -85,27 +102,43 @@ impl Writer {
         commands: &[Command],
         circumstances: Circumstances,
     ) -> Vec<Result<Applied, Fault>> {
-        match self.apply_together(commands, circumstances).await {
+        let results = match self.apply_together(commands, circumstances).await {
             Ok(applied) => applied.into_iter().map(Ok).collect(),
-            Err(fault) if commands.len() == 1 => vec![Err(fault)],
             Err(fault) if fault.kind() == FaultKind::Refused => {
-                let mut results: Vec<Result<Applied, Fault>> = Vec::with_capacity(commands.len());
-                for command in commands {
-                    let alone = match results.last() {
-                        Some(Err(fault)) if fault.kind() == FaultKind::Damaged => {
-                            Err(fault.clone())
-                        }
-                        _ => self
-                            .apply_together(std::slice::from_ref(command), circumstances)
-                            .await
-                            .map(|mut applied| applied.remove(0)),
-                    };
-                    results.push(alone);
-                }
-                results
+                self.apply_one_by_one(commands, circumstances).await
             }
             Err(fault) => vec![Err(fault); commands.len()],
+        };
+        let is_fold = |command: &Command| matches!(command, Command::Fold);
+        // What was applied is durable, whatever becomes of the log.
+        if commands.iter().any(is_fold)
+            && let Err(fault) = self.fold().await
+        {
+            tracing::warn!(error = %fault, "the write-ahead log could not be begun anew; it grows on");
+            self.give_up_connection();
         }
+        results
+    }
+
+    /// Also a command that was alone is decided once more: nothing is remembered by now, and it may have been refused since
+    /// its task was not in the store as it was remembered.
+    async fn apply_one_by_one(
+        &mut self,
+        commands: &[Command],
+        circumstances: Circumstances,
+    ) -> Vec<Result<Applied, Fault>> {
+        let mut results: Vec<Result<Applied, Fault>> = Vec::with_capacity(commands.len());
+        for command in commands {
+            let alone = match results.last() {
+                Some(Err(fault)) if fault.kind() == FaultKind::Damaged => Err(fault.clone()),
+                _ => self
+                    .apply_together(std::slice::from_ref(command), circumstances)
+                    .await
+                    .map(|mut applied| applied.remove(0)),
+            };
+            results.push(alone);
+        }
+        results
     }
 
     async fn apply_together(
@@ -116,31 +149,50 @@ impl Writer {
         // A new connection finds the next numbers anew, so it comes first.
         self.connection().await?;
         let next = self.next;
+        let recent = self.shared.recent.clone();
         let connection = self.connection().await?;
-        // IMMEDIATE: what is read must still be true when it is written, and a lock that is had now can be refused later.
-        let (outcome, begun) = match connection.begin_with("BEGIN IMMEDIATE").await {
-            Err(source) => (Err(Fault::new("beginning a transaction", source)), false),
-            Ok(transaction) => (
-                transact(transaction, commands, circumstances, next).await,
-                true,
-            ),
-        };
-        match outcome {
-            Ok((applied, next)) => {
-                self.next = next;
+        let named = Named::by(commands);
+        let mut desk = Desk::new(circumstances, next.key);
+        desk.recall(&recent, &named);
+        let mut begun = false;
+        match transact(connection, commands, &named, &mut desk, next, &mut begun).await {
+            Ok((applied, after)) => {
+                self.next = after;
                 // After the commit, so that nothing is answered that a removed file has taken with it.
                 self.check_in_place()?;
+                self.shared.fresh.leave(desk.fresh(next.seq));
+                desk.leave_tasks(&self.shared.recent);
                 Ok(applied)
             }
+            // Nothing is wrong with the connection. A transaction left open would take the next statement in, and not commit it.
+            Err(fault) if fault.is_locked_out() && !begun => Err(fault),
             Err(fault) => {
-                // Where another process holds the lock nothing has begun, so nothing is wrong with the connection. All else
-                // leaves behind what is not worth guessing at, and a new connection starts clean.
-                if begun || fault.kind() != FaultKind::Passing {
-                    self.connection = None;
-                }
+                self.give_up_connection();
                 Err(fault)
             }
         }
+    }
+
+    /// A transaction that failed leaves behind what is not worth guessing at; a new connection starts clean. Whether it
+    /// was committed may not be known, so nothing that is remembered of its tasks can be relied on.
+    fn give_up_connection(&mut self) {
+        self.connection = None;
+        self.shared.recent.forget_all();
+    }
+
+    /// Begins the write-ahead log anew, which the folder beside the writer cannot: in its way is only what the writer adds
+    /// meanwhile. A reader in the way is not waited for; then the log grows on.
+    async fn fold(&mut self) -> Result<(), Fault> {
+        let connection = self.connection().await?;
+        for pragma in [
+            "PRAGMA busy_timeout = 50",
+            "PRAGMA wal_checkpoint(RESTART)",
+            // As it was: BUSY_TIMEOUT.
+            "PRAGMA busy_timeout = 2000",
+        ] {
+            execute(connection, pragma).await?;
+        }
+        Ok(())
     }
 
     async fn connection(&mut self) -> Result<&mut SqliteConnection, Fault> {
@@ -164,6 +216,9 @@ impl Writer {
                     sqlx::Error::AnyDriverError(error.into()),
                 )
             })?;
+        make_views(&mut connection)
+            .await
+            .during("preparing to write")?;
         self.next = Next::load(&mut connection)
             .await
             .during("reading the last rows")?;
@@ -178,6 +233,14 @@ impl Writer {
         }
     }
 
+    /// A connection that folds the log beside this writer. It is closed before the writer is.
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    pub async fn folder(&self) -> Result<Folder, Fault> {
+        Folder::new(&self.path).await
+    }
+
     /// Folds the write-ahead log into the database and closes it.
     ///
     /// # Errors
@@ -190,23 +253,32 @@ impl Writer {
     }
 }
 
-/// One transaction: load, decide, write, commit.
+/// One transaction: load, decide, write, commit. IMMEDIATE, whether it begins with the reading or with the writing: what is
+/// read must still be true when it is written, and a lock that is had now can be refused later. `begun` says whether one was
+/// begun that is not a single statement, if this fails.
 async fn transact(
-    mut transaction: Transaction<'_, Sqlite>,
+    connection: &mut SqliteConnection,
     commands: &[Command],
-    circumstances: Circumstances,
+    named: &Named<'_>,
+    desk: &mut Desk,
     next: Next,
+    begun: &mut bool,
 ) -> Result<(Vec<Applied>, Next), Fault> {
-    let mut desk = Desk::load(&mut transaction, commands, circumstances, next.key).await?;
+    *begun = desk.begin(connection, named).await?;
+    if *begun {
+        desk.load_others(connection, named).await?;
+    }
     let applied = commands
         .iter()
         .map(|command| desk.apply(command))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
-    let mut after = next;
     if !desk.writes.is_empty() {
-        after = write_all(&mut transaction, &desk, next).await?;
+        let after = write_all(connection, desk, next, begun).await?;
+        return Ok((applied, after));
     }
-    transaction.commit().await.during("committing")?;
-    Ok((applied, after))
+    if *begun {
+        execute(connection, "COMMIT").await?;
+    }
+    Ok((applied, next))
 }

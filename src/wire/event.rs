@@ -1,5 +1,6 @@
 //! Events: CloudEvents 1.0 over NATS (docs/protocol.md, "Events").
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -42,7 +43,7 @@ pub struct Event {
     /// When that revision came to be.
     pub time: Timestamp,
     /// The payload, as JSON.
-    pub data: Vec<u8>,
+    pub data: Bytes,
 }
 
 /// The payload of a result event, in the order of the protocol.
@@ -60,6 +61,14 @@ struct ResultData<'a> {
 /// # Errors
 /// Only if the task does not encode as JSON.
 pub fn events_of(task: &Task) -> Result<Vec<Event>, serde_json::Error> {
+    events_with(task, serde_json::to_vec(task)?.into())
+}
+
+/// The same where the task was encoded already.
+///
+/// # Errors
+/// Only if the task does not encode as JSON.
+pub fn events_with(task: &Task, body: Bytes) -> Result<Vec<Event>, serde_json::Error> {
     let event = |kind, data| Event {
         kind,
         task_id: task.task_id.clone(),
@@ -75,9 +84,9 @@ pub fn events_of(task: &Task) -> Result<Vec<Event>, serde_json::Error> {
             revision: task.revision,
             result,
         };
-        events.push(event(EventKind::Result, serde_json::to_vec(&data)?));
+        events.push(event(EventKind::Result, serde_json::to_vec(&data)?.into()));
     }
-    events.push(event(EventKind::Task, serde_json::to_vec(task)?));
+    events.push(event(EventKind::Task, body));
     Ok(events)
 }
 

@@ -323,7 +323,7 @@ async fn a_restart_publishes_what_was_committed_before_it_with_the_same_identity
         bench::done(&applied.unwrap());
     }
     let expected: Vec<Event> = ledger
-        .outgoing(0)
+        .outgoing(0, usize::MAX)
         .await
         .unwrap()
         .into_iter()
@@ -394,10 +394,10 @@ async fn a_published_cursor_is_kept_and_events_after_it_are_those_that_are_left(
             )
             .await;
     }
-    let all = bench.ledger.outgoing(0).await.unwrap();
+    let all = bench.ledger.outgoing(0, usize::MAX).await.unwrap();
     bench.one(at(1), Command::Published(all[1].seq)).await;
     assert_eq!(bench.ledger.published_seq().await.unwrap(), all[1].seq);
-    let left = bench.ledger.outgoing(all[1].seq).await.unwrap();
+    let left = bench.ledger.outgoing(all[1].seq, usize::MAX).await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].events[0].id(), "t2.1.task");
     // It never goes back.

@@ -16,6 +16,7 @@ mod events;
 mod house;
 mod model;
 mod outcomes;
+mod remembered;
 mod requests;
 mod scenarios;
 mod selectors;

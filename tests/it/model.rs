@@ -131,7 +131,7 @@ fn answer(applied: &Applied) -> Answer {
             expired: *expired,
             more: *more,
         },
-        Applied::Published | Applied::Probed => panic!("nobody asked for that"),
+        Applied::Published | Applied::Probed | Applied::Folded => panic!("nobody asked for that"),
     }
 }
 

@@ -1,13 +1,16 @@
-//! Laying out a desk: all tasks and panes that a batch speaks of, in at most four statements.
+//! Laying out a desk: all tasks and panes that a batch speaks of, in at most four statements; one for a batch that names
+//! its tasks by their IDs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::{Desk, Key, Pane, Writes};
+use super::{Desk, Key, Pane};
 use crate::ledger::fault::{During, Fault};
 use crate::ledger::rows::{task_columns, task_from};
-use crate::ledger::{BATCH_COMMANDS_MAX, Circumstances, Command, SWEEP_TASKS_MAX};
+use crate::ledger::{BATCH_COMMANDS_MAX, Command, SWEEP_TASKS_MAX};
 use crate::report::Selector;
 use crate::task::Timestamp;
 use crate::wire::Change;
@@ -15,20 +18,38 @@ use crate::wire::Change;
 /// Past this many open tasks of a pane it does not matter how many more there are: one batch cannot close them all.
 const OPEN_COUNT_MAX: i64 = BATCH_COMMANDS_MAX as i64 + 2;
 
+macro_rules! by_id {
+    () => {
+        concat!(
+            "SELECT ",
+            task_columns!(),
+            " FROM json_each(?1) AS named CROSS JOIN tasks AS t ON t.task_id = named.value
+              LEFT JOIN results AS r ON r.task_key = t.task_key"
+        )
+    };
+}
+
+/// The tasks of a list of IDs, with their results.
+const BY_ID_SQL: &str = by_id!();
+
+/// The same as the first statement of a transaction. IMMEDIATE: what is read must still be true when it is written, and a
+/// lock that is had now can be refused later. One string, since each trip to the connection's thread costs about 80 µs.
+const BEGIN_SQL: &str = concat!("BEGIN IMMEDIATE; ", by_id!());
+
 /// What a batch speaks of.
 #[derive(Default)]
-struct Named<'a> {
+pub(in crate::ledger) struct Named<'a> {
     task_ids: HashSet<&'a str>,
     pane_ids: HashSet<&'a str>,
     sweep: bool,
 }
 
 impl<'a> Named<'a> {
-    fn by(commands: &'a [Command]) -> Self {
+    pub(in crate::ledger) fn by(commands: &'a [Command]) -> Self {
         let mut named = Self::default();
         for command in commands {
             match command {
-                Command::Published(_) | Command::Probe => {}
+                Command::Published(_) | Command::Probe | Command::Fold => {}
                 Command::Sweep => named.sweep = true,
                 Command::Get(selector) => named.add(selector),
                 Command::Change(change) => match change {
@@ -45,6 +66,11 @@ impl<'a> Named<'a> {
         named
     }
 
+    /// The tasks that are named by their ID.
+    pub(in crate::ledger) fn task_ids(&self) -> impl Iterator<Item = &'a str> {
+        self.task_ids.iter().copied()
+    }
+
     fn add(&mut self, selector: &'a Selector) {
         self.task_ids.extend(selector.task_id());
         self.pane_ids.extend(selector.pane_id());
@@ -52,36 +78,53 @@ impl<'a> Named<'a> {
 }
 
 impl Desk {
-    /// Loads what the commands speak of. `next_key` is the key of the next new task.
-    pub(in crate::ledger) async fn load(
+    /// Begins a transaction and loads the tasks that are named by their ID and not on the desk. Where there is nothing to
+    /// load it does not begin; the answer says whether it did.
+    ///
+    /// # Errors
+    /// If another process holds the write lock: [`is_locked_out`](Fault::is_locked_out).
+    pub(in crate::ledger) async fn begin(
+        &mut self,
         connection: &mut SqliteConnection,
-        commands: &[Command],
-        circumstances: Circumstances,
-        next_key: Key,
-    ) -> Result<Self, Fault> {
-        let mut desk = Self {
-            circumstances,
-            tasks: HashMap::new(),
-            keys: HashMap::new(),
-            panes: HashMap::new(),
-            due: Vec::new(),
-            first_new_key: next_key,
-            next_key,
-            writes: Writes::default(),
-        };
-        let named = Named::by(commands);
-        if !named.pane_ids.is_empty() {
-            desk.load_panes(connection, &named.pane_ids, circumstances.now)
-                .await?;
+        named: &Named<'_>,
+    ) -> Result<bool, Fault> {
+        let is_unknown = |task_id: &&&str| !self.keys.contains_key(**task_id);
+        let unknown: HashSet<&str> = named.task_ids.iter().filter(is_unknown).copied().collect();
+        if unknown.is_empty() && named.pane_ids.is_empty() && !named.sweep {
+            return Ok(false);
         }
-        if !named.task_ids.is_empty() {
-            desk.load_by_id(connection, &named.task_ids).await?;
+        let rows = sqlx::query(BEGIN_SQL)
+            .bind(json_array(&unknown))
+            .fetch_all(connection);
+        self.take(&rows.await.during("beginning a transaction")?)?;
+        Ok(true)
+    }
+
+    /// Loads the tasks that are named by their ID, for those who only read.
+    pub(in crate::ledger) async fn load_by_id(
+        &mut self,
+        connection: &mut SqliteConnection,
+        named: &Named<'_>,
+    ) -> Result<(), Fault> {
+        let wanted = json_array(&named.task_ids);
+        let rows = sqlx::query(BY_ID_SQL).bind(wanted).fetch_all(connection);
+        self.take(&rows.await.during("reading tasks")?)
+    }
+
+    /// Loads what else is spoken of: panes and what is due, and the tasks that these point to.
+    pub(in crate::ledger) async fn load_others(
+        &mut self,
+        connection: &mut SqliteConnection,
+        named: &Named<'_>,
+    ) -> Result<(), Fault> {
+        if !named.pane_ids.is_empty() {
+            let now = self.circumstances.now;
+            self.load_panes(connection, &named.pane_ids, now).await?;
         }
         if named.sweep {
-            desk.due = due_keys(connection, circumstances.now).await?;
+            self.due = due_keys(connection, self.circumstances.now).await?;
         }
-        desk.load_by_key(connection).await?;
-        Ok(desk)
+        self.load_by_key(connection).await
     }
 
     async fn load_panes(
@@ -133,20 +176,6 @@ impl Desk {
         Ok(())
     }
 
-    async fn load_by_id(
-        &mut self,
-        connection: &mut SqliteConnection,
-        task_ids: &HashSet<&str>,
-    ) -> Result<(), Fault> {
-        let sql = concat!(
-            "SELECT ",
-            task_columns!(),
-            " FROM json_each(?1) AS named CROSS JOIN tasks AS t ON t.task_id = named.value
-              LEFT JOIN results AS r ON r.task_key = t.task_key"
-        );
-        self.take(connection, sql, json_array(task_ids)).await
-    }
-
     /// Loads the tasks that panes and the sweep point to.
     async fn load_by_key(&mut self, connection: &mut SqliteConnection) -> Result<(), Fault> {
         let pointed: HashSet<Key> = self
@@ -166,24 +195,16 @@ impl Desk {
             " FROM json_each(?1) AS named CROSS JOIN tasks AS t ON t.task_key = named.value
               LEFT JOIN results AS r ON r.task_key = t.task_key"
         );
-        self.take(connection, sql, json_array(&pointed)).await
+        let rows = sqlx::query(sql)
+            .bind(json_array(&pointed))
+            .fetch_all(connection);
+        self.take(&rows.await.during("reading tasks")?)
     }
 
-    async fn take(
-        &mut self,
-        connection: &mut SqliteConnection,
-        sql: &'static str,
-        wanted: String,
-    ) -> Result<(), Fault> {
-        let rows = sqlx::query(sql)
-            .bind(wanted)
-            .fetch_all(connection)
-            .await
-            .during("reading tasks")?;
-        for row in &rows {
+    fn take(&mut self, rows: &[SqliteRow]) -> Result<(), Fault> {
+        for row in rows {
             let (key, task) = task_from(row).during("reading a task")?;
-            self.keys.insert(task.task_id.clone(), key);
-            self.tasks.insert(key, task);
+            self.lay_out(key, Arc::new(task));
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use sqlx::{Connection, Sqlite, Transaction};
 
-use super::statements::{insert_results, insert_revisions, insert_tasks};
+use super::statements::{insert_results, insert_revision, insert_tasks};
 use super::{Next, Writer};
 use crate::ids;
-use crate::ledger::desk::{Key, Revision};
+use crate::ledger::desk::Key;
 use crate::ledger::fault::{During, Fault, FaultKind};
 use crate::ledger::rows::{task_columns, task_from};
 use crate::task::{Task, TaskResult};
@@ -168,14 +168,7 @@ impl SnapshotWriter<'_> {
         if later.rows_affected() == 0 {
             return Ok(false);
         }
-        let revision = Revision {
-            key,
-            revision: as_of.revision,
-            lifecycle: as_of.lifecycle,
-            updated_at: as_of.updated_at,
-            disposition: as_of.disposition.clone(),
-        };
-        insert_revisions(&mut self.transaction, &[revision], self.next.seq).await?;
+        insert_revision(&mut self.transaction, self.next.seq, key, as_of).await?;
         self.next.seq += 1;
         Ok(true)
     }

@@ -1,50 +1,67 @@
-//! The writes of a batch, a statement a table.
+//! The writes of a batch.
 //!
-//! Rows go in as one VALUES list, padded with NULL rows to a power of two so that few texts of statements come to be;
-//! the padding is dropped by its NULL key. Every row count is checked: a row that did not go in where it was sure to is a
-//! fault, never something to pass over.
+//! Rows go in as one VALUES list, padded with NULL rows to a power of two so that few texts of statements come to be, and
+//! each is found prepared.
 
-use sqlx::query::Query;
+use sqlx::encode::Encode;
+use sqlx::error::BoxDynError;
 use sqlx::sqlite::SqliteArguments;
-use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
+use sqlx::{Arguments, AssertSqlSafe, Sqlite, SqliteConnection, Type};
 
 use super::Next;
-use crate::ledger::desk::{Desk, Key, Revision};
+use crate::ledger::desk::{Desk, Key, Revision, Step};
 use crate::ledger::fault::{During, Fault};
 use crate::task::{Disposition, Task, TaskResult, Timestamp};
 
-type Values<'q> = Query<'q, Sqlite, SqliteArguments>;
+/// Makes what [`write_all`] writes through, on a new connection.
+pub(super) async fn make_views(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(include_str!("views.sql"))
+        .execute(connection)
+        .await
+        .map(drop)
+}
 
-/// Writes what a batch changed and gives the numbers that come next.
+/// Writes what a batch changed, commits, and gives the numbers that come next. Where no transaction has `begun` it begins
+/// one, unless a single statement does it.
 pub(super) async fn write_all(
     connection: &mut SqliteConnection,
     desk: &Desk,
     next: Next,
+    begun: &mut bool,
 ) -> Result<Next, Fault> {
     let writes = &desk.writes;
-    let created = writes
-        .created
-        .iter()
-        .map(|&key| Ok((key, on_desk(desk, key)?)));
-    let created = created.collect::<Result<Vec<_>, Fault>>()?;
-    let results = writes
-        .results
-        .iter()
-        .map(|&key| Ok((key, result_on_desk(desk, key)?)));
-    // Results first: a task is only given a reported lifecycle if the result that says so is there.
-    insert_results(connection, &results.collect::<Result<Vec<_>, Fault>>()?).await?;
-    insert_tasks(connection, &created).await?;
-    let updated = writes
-        .updated
-        .iter()
-        .map(|(&key, &was)| Ok((key, was, on_desk(desk, key)?)));
-    update_tasks(connection, &updated.collect::<Result<Vec<_>, Fault>>()?).await?;
-    insert_revisions(connection, &writes.revisions, next.seq).await?;
+    let of = |step| -> Vec<Numbered<'_>> {
+        let numbered = (next.seq..).zip(&writes.revisions);
+        numbered
+            .filter(|(_, revision)| revision.step == step)
+            .collect()
+    };
+    let created = of(Step::Created);
+    let without_result = of(Step::WithoutResult);
+    let reported = of(Step::Reported);
+    let with_result = of(Step::WithResult);
+    let lists = [&created, &without_result, &reported, &with_result];
+    let statements = lists.iter().filter(|list| !list.is_empty()).count()
+        + usize::from(writes.published.is_some())
+        + usize::from(writes.probe);
+    // One statement is a transaction by itself.
+    let alone = !*begun && statements == 1;
+    if !*begun && !alone {
+        execute(connection, "BEGIN IMMEDIATE").await?;
+        *begun = true;
+    }
+    insert_creations(connection, &created).await?;
+    insert_changes(connection, &without_result).await?;
+    insert_reports(connection, &reported).await?;
+    insert_changes(connection, &with_result).await?;
     if let Some(seq) = writes.published {
         move_cursor(connection, seq).await?;
     }
     if writes.probe {
-        probe(connection).await?;
+        execute(connection, "UPDATE ledger SET probes = probes + 1").await?;
+    }
+    if !alone {
+        execute(connection, "COMMIT").await?;
     }
     Ok(Next {
         key: next.key + created.len() as i64,
@@ -52,127 +69,92 @@ pub(super) async fn write_all(
     })
 }
 
-fn on_desk(desk: &Desk, key: Key) -> Result<&Task, Fault> {
-    desk.task(key)
-        .ok_or_else(|| Fault::new("writing a task", sqlx::Error::RowNotFound))
-}
-
-fn result_on_desk(desk: &Desk, key: Key) -> Result<&TaskResult, Fault> {
-    on_desk(desk, key)?
-        .result
-        .as_ref()
-        .ok_or_else(|| Fault::new("writing a result", sqlx::Error::RowNotFound))
-}
-
-pub(super) async fn insert_tasks(
+/// Carries out a statement without parameters.
+pub(super) async fn execute(
     connection: &mut SqliteConnection,
-    tasks: &[(Key, &Task)],
+    sql: &'static str,
 ) -> Result<(), Fault> {
-    let head = "INSERT INTO tasks (task_key, lifecycle, revision, updated_at, task_id, pane_id, deadline, created_at, \
-                title, metadata, reason, verdict, note, reviewer, reviewed_at) SELECT * FROM (";
-    let bind = |query: Values<'static>, &(key, task): &(Key, &Task)| {
-        let query = query
-            .bind(key)
-            .bind(task.lifecycle.as_str())
-            .bind(task.revision)
-            .bind(task.updated_at.micros())
-            .bind(task.task_id.clone())
-            .bind(task.pane_id.clone())
+    let done = sqlx::query(sql).execute(connection).await;
+    done.during(sql).map(drop)
+}
+
+/// A change and its place in the outbox.
+type Numbered<'d> = (i64, &'d Revision);
+
+async fn insert_creations(
+    connection: &mut SqliteConnection,
+    revisions: &[Numbered<'_>],
+) -> Result<(), Fault> {
+    let rows = Rows {
+        what: "creating tasks",
+        head: "INSERT INTO creations ",
+        columns: 8,
+        tail: "",
+    };
+    let done = rows.execute(connection, revisions, |row, &(seq, revision)| {
+        let task = &revision.task;
+        row.bind(seq)
+            .bind(revision.key)
+            .bind(task.task_id.as_str())
+            .bind(task.pane_id.as_deref())
             .bind(task.deadline.map(Timestamp::micros))
             .bind(task.created_at.micros())
-            .bind(task.title.clone())
-            .bind(
-                task.metadata
-                    .as_ref()
-                    .map(|metadata| metadata.get().to_owned()),
-            )
-            .bind(task.reason.clone());
-        bind_disposition(query, task.disposition.as_ref())
-    };
-    let rows = Rows {
-        what: "inserting tasks",
-        head,
-        columns: 15,
-        tail: INSERT_TAIL,
-    };
-    rows.execute(connection, tasks, bind).await
+            .bind(task.title.as_str())
+            .bind(task.metadata.as_ref().map(|metadata| metadata.get()));
+        Ok(())
+    });
+    done.await.map(drop)
 }
 
-pub(super) async fn insert_results(
+async fn insert_reports(
     connection: &mut SqliteConnection,
-    results: &[(Key, &TaskResult)],
+    revisions: &[Numbered<'_>],
 ) -> Result<(), Fault> {
-    let head = "INSERT INTO results (task_key, status, reported_at, summary, artifacts, evidence) SELECT * FROM (";
-    let bind = |query: Values<'static>, &(key, result): &(Key, &TaskResult)| {
-        query
-            .bind(key)
+    let rows = Rows {
+        what: "writing reports",
+        head: "INSERT INTO reports ",
+        columns: 8,
+        tail: "",
+    };
+    let done = rows.execute(connection, revisions, |row, &(seq, revision)| {
+        let task = &revision.task;
+        let result = task.result.as_ref();
+        let result = result.ok_or_else(|| Fault::new(rows.what, sqlx::Error::RowNotFound))?;
+        row.bind(seq)
+            .bind(revision.key)
+            .bind(task.revision)
             .bind(result.status.as_str())
             .bind(result.reported_at.micros())
-            .bind(result.summary.clone())
+            .bind(result.summary.as_str())
             .bind(artifacts_text(&result.artifacts))
-            .bind(result.evidence.get().to_owned())
-    };
-    let rows = Rows {
-        what: "inserting results",
-        head,
-        columns: 6,
-        tail: INSERT_TAIL,
-    };
-    rows.execute(connection, results, bind).await
+            .bind(result.evidence.get());
+        Ok(())
+    });
+    done.await.map(drop)
 }
 
-async fn update_tasks(
+async fn insert_changes(
     connection: &mut SqliteConnection,
-    tasks: &[(Key, i64, &Task)],
+    revisions: &[Numbered<'_>],
 ) -> Result<(), Fault> {
-    let head = "UPDATE tasks SET lifecycle = v.column3, revision = v.column4, updated_at = v.column5, \
-                reason = v.column6, verdict = v.column7, note = v.column8, reviewer = v.column9, \
-                reviewed_at = v.column10 FROM (";
-    // The revision that was read, once more: a task that is not as it was decided on is not written.
-    let tail = ") AS v WHERE tasks.task_key = v.column1 AND tasks.revision = v.column2";
-    let bind = |query: Values<'static>, &(key, was, task): &(Key, i64, &Task)| {
-        let query = query
-            .bind(key)
-            .bind(was)
-            .bind(task.lifecycle.as_str())
-            .bind(task.revision)
-            .bind(task.updated_at.micros())
-            .bind(task.reason.clone());
-        bind_disposition(query, task.disposition.as_ref())
-    };
     let rows = Rows {
-        what: "updating tasks",
-        head,
+        what: "changing tasks",
+        head: "INSERT INTO changes ",
         columns: 10,
-        tail,
+        tail: "",
     };
-    rows.execute(connection, tasks, bind).await
-}
-
-pub(super) async fn insert_revisions(
-    connection: &mut SqliteConnection,
-    revisions: &[Revision],
-    first_seq: i64,
-) -> Result<(), Fault> {
-    let head = "INSERT INTO revisions (seq, task_key, revision, lifecycle, updated_at, verdict, note, reviewer, \
-                reviewed_at) SELECT * FROM (";
-    let numbered: Vec<(i64, &Revision)> = (first_seq..).zip(revisions).collect();
-    let bind = |query: Values<'static>, &(seq, revision): &(i64, &Revision)| {
-        let query = query
-            .bind(seq)
+    let done = rows.execute(connection, revisions, |row, &(seq, revision)| {
+        let task = &revision.task;
+        row.bind(seq)
             .bind(revision.key)
-            .bind(revision.revision)
-            .bind(revision.lifecycle.as_str())
-            .bind(revision.updated_at.micros());
-        bind_disposition(query, revision.disposition.as_ref())
-    };
-    let rows = Rows {
-        what: "inserting revisions",
-        head,
-        columns: 9,
-        tail: INSERT_TAIL,
-    };
-    rows.execute(connection, &numbered, bind).await
+            .bind(task.revision)
+            .bind(task.lifecycle.as_str())
+            .bind(task.updated_at.micros())
+            .bind(task.reason.as_deref())
+            .bind_disposition(task.disposition.as_ref());
+        Ok(())
+    });
+    done.await.map(drop)
 }
 
 async fn move_cursor(connection: &mut SqliteConnection, seq: i64) -> Result<(), Fault> {
@@ -184,20 +166,91 @@ async fn move_cursor(connection: &mut SqliteConnection, seq: i64) -> Result<(), 
         .map(drop)
 }
 
-async fn probe(connection: &mut SqliteConnection) -> Result<(), Fault> {
-    sqlx::query("UPDATE ledger SET probes = probes + 1")
-        .execute(connection)
-        .await
-        .during("trying to write")
-        .map(drop)
+/// Adds tasks as they are, whose results are there already.
+pub(super) async fn insert_tasks(
+    connection: &mut SqliteConnection,
+    tasks: &[(Key, &Task)],
+) -> Result<(), Fault> {
+    let rows = Rows {
+        what: "inserting tasks",
+        head: "INSERT INTO tasks (task_key, lifecycle, revision, updated_at, task_id, pane_id, deadline, created_at, \
+               title, metadata, reason, verdict, note, reviewer, reviewed_at) SELECT * FROM (",
+        columns: 15,
+        tail: WITHOUT_PADDING,
+    };
+    let done = rows.execute(connection, tasks, |row, &(key, task)| {
+        row.bind(key)
+            .bind(task.lifecycle.as_str())
+            .bind(task.revision)
+            .bind(task.updated_at.micros())
+            .bind(task.task_id.as_str())
+            .bind(task.pane_id.as_deref())
+            .bind(task.deadline.map(Timestamp::micros))
+            .bind(task.created_at.micros())
+            .bind(task.title.as_str())
+            .bind(task.metadata.as_ref().map(|metadata| metadata.get()))
+            .bind(task.reason.as_deref())
+            .bind_disposition(task.disposition.as_ref());
+        Ok(())
+    });
+    all_written(done.await?, tasks)
 }
 
-fn bind_disposition<'q>(query: Values<'q>, disposition: Option<&Disposition>) -> Values<'q> {
-    query
-        .bind(disposition.map(|disposition| disposition.verdict.as_str()))
-        .bind(disposition.and_then(|disposition| disposition.note.clone()))
-        .bind(disposition.and_then(|disposition| disposition.reviewer.clone()))
-        .bind(disposition.map(|disposition| disposition.reviewed_at.micros()))
+/// Adds results, whose tasks are added next.
+pub(super) async fn insert_results(
+    connection: &mut SqliteConnection,
+    results: &[(Key, &TaskResult)],
+) -> Result<(), Fault> {
+    let rows = Rows {
+        what: "inserting results",
+        head: "INSERT INTO results (task_key, status, reported_at, summary, artifacts, evidence) SELECT * FROM (",
+        columns: 6,
+        tail: WITHOUT_PADDING,
+    };
+    let done = rows.execute(connection, results, |row, &(key, result)| {
+        row.bind(key)
+            .bind(result.status.as_str())
+            .bind(result.reported_at.micros())
+            .bind(result.summary.as_str())
+            .bind(artifacts_text(&result.artifacts))
+            .bind(result.evidence.get());
+        Ok(())
+    });
+    all_written(done.await?, results)
+}
+
+/// Puts a revision of a task into the outbox.
+pub(super) async fn insert_revision(
+    connection: &mut SqliteConnection,
+    seq: i64,
+    key: Key,
+    as_of: &Task,
+) -> Result<(), Fault> {
+    let only = [as_of];
+    let rows = Rows {
+        what: "inserting a revision",
+        head: "INSERT INTO revisions (seq, task_key, revision, lifecycle, updated_at, verdict, note, reviewer, reviewed_at) ",
+        columns: 9,
+        tail: "",
+    };
+    let done = rows.execute(connection, &only, |row, as_of| {
+        row.bind(seq)
+            .bind(key)
+            .bind(as_of.revision)
+            .bind(as_of.lifecycle.as_str())
+            .bind(as_of.updated_at.micros())
+            .bind_disposition(as_of.disposition.as_ref());
+        Ok(())
+    });
+    all_written(done.await?, &only)
+}
+
+/// A row that did not go in where it was sure to is a fault, never something to pass over.
+fn all_written<T>(written: u64, items: &[T]) -> Result<(), Fault> {
+    match written == items.len() as u64 {
+        true => Ok(()),
+        false => Err(Fault::new("inserting rows", sqlx::Error::RowNotFound)),
+    }
 }
 
 fn artifacts_text(artifacts: &[String]) -> String {
@@ -206,7 +259,8 @@ fn artifacts_text(artifacts: &[String]) -> String {
     serde_json::to_string(artifacts).expect("an array of strings encodes as JSON")
 }
 
-const INSERT_TAIL: &str = ") WHERE column1 IS NOT NULL";
+/// Padding is dropped by its NULL key.
+const WITHOUT_PADDING: &str = ") WHERE column1 IS NOT NULL";
 
 /// A statement over a list of rows.
 struct Rows {
@@ -216,38 +270,62 @@ struct Rows {
     tail: &'static str,
 }
 
+/// The parameters of a statement.
+#[derive(Default)]
+struct Parameters {
+    arguments: SqliteArguments,
+    unbindable: Option<BoxDynError>,
+}
+
+impl Parameters {
+    fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
+        if let Err(error) = self.arguments.add(value) {
+            self.unbindable = Some(error);
+        }
+        self
+    }
+
+    fn bind_disposition(&mut self, disposition: Option<&Disposition>) -> &mut Self {
+        self.bind(disposition.map(|disposition| disposition.verdict.as_str()))
+            .bind(disposition.and_then(|disposition| disposition.note.as_deref()))
+            .bind(disposition.and_then(|disposition| disposition.reviewer.as_deref()))
+            .bind(disposition.map(|disposition| disposition.reviewed_at.micros()))
+    }
+}
+
 impl Rows {
+    /// Gives how many rows were written, as SQLite counts.
     async fn execute<T>(
         &self,
         connection: &mut SqliteConnection,
         items: &[T],
-        bind: impl Fn(Values<'static>, &T) -> Values<'static>,
-    ) -> Result<(), Fault> {
+        bind: impl Fn(&mut Parameters, &T) -> Result<(), Fault>,
+    ) -> Result<u64, Fault> {
         if items.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let padded = items.len().next_power_of_two();
-        let mut query = sqlx::query(AssertSqlSafe(self.text(padded)));
+        let mut parameters = Parameters::default();
+        parameters.arguments.reserve(padded * self.columns, 0);
         for item in items {
-            query = bind(query, item);
+            bind(&mut parameters, item)?;
         }
         for _ in 0..(padded - items.len()) * self.columns {
-            query = query.bind(None::<i64>);
+            parameters.bind(None::<i64>);
         }
-        let done = query.execute(connection).await.during(self.what)?;
-        if done.rows_affected() != items.len() as u64 {
-            return Err(Fault::new(self.what, sqlx::Error::RowNotFound));
+        if let Some(error) = parameters.unbindable {
+            return Err(Fault::new(self.what, sqlx::Error::Encode(error)));
         }
-        Ok(())
+        let done = sqlx::query_with(AssertSqlSafe(self.text(padded)), parameters.arguments)
+            .execute(connection)
+            .await
+            .during(self.what)?;
+        Ok(done.rows_affected())
     }
 
     fn text(&self, rows: usize) -> String {
-        let row = format!("({})", vec!["?"; self.columns].join(","));
-        format!(
-            "{}VALUES {}{}",
-            self.head,
-            vec![row.as_str(); rows].join(","),
-            self.tail
-        )
+        let row = format!(",({})", vec!["?"; self.columns].join(","));
+        let Self { head, tail, .. } = self;
+        format!("{head}VALUES {}{}{tail}", &row[1..], row.repeat(rows - 1))
     }
 }

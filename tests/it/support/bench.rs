@@ -105,7 +105,7 @@ impl Bench {
         let mut events = Vec::new();
         let mut after = 0;
         loop {
-            let outgoing = self.ledger.outgoing(after).await.unwrap();
+            let outgoing = self.ledger.outgoing(after, usize::MAX).await.unwrap();
             let Some(last) = outgoing.last() else {
                 return events;
             };
