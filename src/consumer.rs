@@ -297,9 +297,13 @@ pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
         Ok(Applied::Task { body, outcome }) => Answer::done(body, outcome),
         Ok(Applied::Refused(refusal)) => Answer::refused(&refusal),
         // No client can ask for these.
-        Ok(Applied::Swept { .. } | Applied::Published | Applied::Probed | Applied::Folded) => {
-            Answer::refused(&Refusal::internal())
-        }
+        Ok(
+            Applied::Swept { .. }
+            | Applied::Published
+            | Applied::Probed
+            | Applied::Folded
+            | Applied::Looked,
+        ) => Answer::refused(&Refusal::internal()),
         Err(fault) => match fault.kind() {
             FaultKind::Passing | FaultKind::Damaged | FaultKind::Other => {
                 Answer::refused(&Refusal::unavailable())

@@ -54,6 +54,8 @@ pub enum Command {
     Probe,
     /// Begin the write-ahead log anew, which has grown long.
     Fold,
+    /// See whether the database is still under its name, which costs no statement.
+    Look,
 }
 
 /// What became of a command. Durable on disk by the time anybody sees it.
@@ -81,6 +83,8 @@ pub enum Applied {
     Probed,
     /// The log was folded, as far as no reader stands in the way.
     Folded,
+    /// The database is where it was.
+    Looked,
 }
 
 /// The circumstances of a batch, which enter as arguments.

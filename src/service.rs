@@ -44,6 +44,9 @@ pub struct Config {
 /// How often tasks are expired for observers, whose deadline has come. Reports and reads do not wait for it.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
+/// After how many sweeps the writer looks whether its file is still there: every five seconds.
+const LOOK_TICKS: u32 = 10;
+
 /// How often the write-ahead log is folded into the database while something is committed.
 const FOLD_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -401,13 +404,18 @@ async fn sweep(
 ) {
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = 0;
     loop {
         tokio::select! {
             _ = interval.tick() => {}
             () = stop.cancelled() => return,
         }
+        ticks = (ticks + 1) % LOOK_TICKS;
         if health.is_store_in_trouble() {
             have_applied(&work, Command::Probe).await;
+        } else if ticks == 0 {
+            // Retries are answered from memory; with nothing else to do, the writer must still notice if its file is gone.
+            have_applied(&work, Command::Look).await;
         }
         if let Err(fault) = consumer::expire_due(&ledger, &work).await {
             tracing::warn!(error = %fault, "tasks whose deadline has come could not be expired; trying again");
@@ -428,7 +436,9 @@ async fn fold(
             tokio::time::sleep(FOLD_INTERVAL).await;
             more.is_ok()
         };
-        if finish.run_until_cancelled(again).await != Some(true) {
+        // Without a writer the file may be somebody else's by now.
+        if finish.run_until_cancelled(again).await != Some(true) || committed.has_changed().is_err()
+        {
             return folder.close().await;
         }
         match folder.fold().await {

@@ -112,6 +112,16 @@ impl Desk {
         }
     }
 
+    /// Has the tasks forgotten whose answer this batch changes though they have their result: as soon as it is committed
+    /// somebody may read it, and must not be answered from before it then.
+    pub(super) fn forget_changed(&self, recent: &Recent) {
+        for revision in &self.writes.revisions {
+            if revision.step == Step::WithResult {
+                recent.forget(&revision.task.task_id);
+            }
+        }
+    }
+
     /// Has the tasks remembered as they are now, once that is committed; and forgotten, if what they have become was not
     /// asked for.
     pub(super) fn leave_tasks(&mut self, recent: &Recent) {
@@ -149,6 +159,7 @@ impl Desk {
                 return Ok(Applied::Probed);
             }
             Command::Fold => return Ok(Applied::Folded),
+            Command::Look => return Ok(Applied::Looked),
             Command::Published(seq) => {
                 self.writes.published = self.writes.published.max(Some(*seq));
                 return Ok(Applied::Published);

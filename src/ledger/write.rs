@@ -112,6 +112,7 @@ impl Writer {
         let is_fold = |command: &Command| matches!(command, Command::Fold);
         // What was applied is durable, whatever becomes of the log.
         if commands.iter().any(is_fold)
+            && results.iter().all(Result::is_ok)
             && let Err(fault) = self.fold().await
         {
             tracing::warn!(error = %fault, "the write-ahead log could not be begun anew; it grows on");
@@ -155,11 +156,18 @@ impl Writer {
         let mut desk = Desk::new(circumstances, next.key);
         desk.recall(&recent, &named);
         let mut begun = false;
-        match transact(connection, commands, &named, &mut desk, next, &mut begun).await {
+        match transact(
+            connection, commands, &named, &mut desk, next, &recent, &mut begun,
+        )
+        .await
+        {
             Ok((applied, after)) => {
-                self.next = after;
                 // After the commit, so that nothing is answered that a removed file has taken with it.
-                self.check_in_place()?;
+                if let Err(gone) = self.check_in_place() {
+                    recent.forget_all();
+                    return Err(gone);
+                }
+                self.next = after;
                 self.shared.fresh.leave(desk.fresh(next.seq));
                 desk.leave_tasks(&self.shared.recent);
                 Ok(applied)
@@ -262,6 +270,7 @@ async fn transact(
     named: &Named<'_>,
     desk: &mut Desk,
     next: Next,
+    recent: &Recent,
     begun: &mut bool,
 ) -> Result<(Vec<Applied>, Next), Fault> {
     *begun = desk.begin(connection, named).await?;
@@ -274,6 +283,7 @@ async fn transact(
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
     if !desk.writes.is_empty() {
+        desk.forget_changed(recent);
         let after = write_all(connection, desk, next, begun).await?;
         return Ok((applied, after));
     }

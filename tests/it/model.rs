@@ -131,7 +131,9 @@ fn answer(applied: &Applied) -> Answer {
             expired: *expired,
             more: *more,
         },
-        Applied::Published | Applied::Probed | Applied::Folded => panic!("nobody asked for that"),
+        Applied::Published | Applied::Probed | Applied::Folded | Applied::Looked => {
+            panic!("nobody asked for that")
+        }
     }
 }
 

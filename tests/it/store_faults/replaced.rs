@@ -35,6 +35,18 @@ async fn a_report_is_not_accepted_when_somebody_else_could_have_the_lock() {
     ends_without_a_claim(|database| std::fs::remove_file(lock_of(database)).unwrap()).await;
 }
 
+#[tokio::test]
+async fn a_service_whose_database_was_removed_ends_also_if_only_retries_come() {
+    let stage = Stage::set().await;
+    stage.worker.create("t-1").await;
+    let report = full_report("t-1", "completed");
+    stage.worker.report(&report).await;
+    std::fs::remove_file(stage.database()).unwrap();
+    let (status, log) = stage.service.ended().await;
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("removed or replaced"), "{log}");
+}
+
 fn lock_of(database: &Path) -> std::path::PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
