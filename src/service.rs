@@ -430,6 +430,7 @@ async fn fold(
     mut committed: watch::Receiver<i64>,
     finish: CancellationToken,
 ) -> Result<(), Fault> {
+    let mut is_failing = false;
     loop {
         let again = async {
             let more = committed.changed().await;
@@ -442,15 +443,19 @@ async fn fold(
             return folder.close().await;
         }
         match folder.fold().await {
-            Ok(false) => {}
-            Ok(true) => {
-                let command = Command::Fold;
-                let then = Then::Nothing;
-                let _ = work.send(Work { command, then }).await;
+            Ok(is_long) => {
+                is_failing = false;
+                if is_long {
+                    let command = Command::Fold;
+                    let then = Then::Nothing;
+                    let _ = work.send(Work { command, then }).await;
+                }
             }
             // The log is whole and grows on; the writer finds out what is wrong with the disk.
             Err(fault) => {
-                tracing::warn!(error = %fault, "the write-ahead log could not be folded; trying again")
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!(error = %fault, "the write-ahead log cannot be folded; it grows until it can");
+                }
             }
         }
     }
