@@ -31,9 +31,6 @@ const WINDOW_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// How long the server may take to confirm.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often the outbox is looked at if nobody wakes the relay.
-const POLL: Duration = Duration::from_secs(1);
-
 /// What the relay needs.
 pub struct Relay {
     /// Where the outbox is.
@@ -202,7 +199,6 @@ impl Relay {
                 changed = self.committed.changed() => if changed.is_err() { return Ok(()) },
                 () = finish.cancelled() => {}
                 () = abandon.cancelled() => return Ok(()),
-                () = tokio::time::sleep(POLL) => {}
             }
         }
     }

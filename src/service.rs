@@ -254,7 +254,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
 }
 
 /// The thread of the relay and its connection. To publish takes as much as to apply; on threads that are shared, the
-/// scheduler moves that work about between the steps of a report, and one report at a time takes a sixth longer.
+/// scheduler moves that work about between the steps of a report.
 struct RelayThread(Option<Runtime>);
 
 impl RelayThread {
