@@ -177,6 +177,33 @@ fn reversed(value: &Json) -> Json {
     }
 }
 
+/// How many values there are, arrays and objects included.
+fn values_in(value: &Json) -> usize {
+    let inside: usize = match value {
+        Json::Array(items) => items.iter().map(values_in).sum(),
+        Json::Object(members) => members.iter().map(|(_, value)| values_in(value)).sum(),
+        _ => 0,
+    };
+    1 + inside
+}
+
+/// The value with the one at `place`, counted depth first, put into an array; `place` is lowered by what is passed.
+fn wrapped(value: &Json, place: &mut usize) -> Json {
+    if *place == 0 {
+        *place = usize::MAX;
+        return Json::Array(vec![value.clone()]);
+    }
+    *place -= 1;
+    match value {
+        Json::Array(items) => Json::Array(items.iter().map(|item| wrapped(item, place)).collect()),
+        Json::Object(members) => {
+            let member = |(key, value): &(String, Json)| (key.clone(), wrapped(value, place));
+            Json::Object(members.iter().map(member).collect())
+        }
+        other => other.clone(),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -203,6 +230,16 @@ proptest! {
             prop_assert_eq!(&read(&written), &value);
             prop_assert_eq!(JsonText::from(&value), stored(text.trim()));
             prop_assert_eq!(&reversed(&value), &value);
+        }
+    }
+
+    #[test]
+    fn a_value_changed_anywhere_makes_other_content(text in json_text(), place in any::<Index>()) {
+        if let Ok(value) = parse(text.as_bytes(), MAX_LEVELS) {
+            let mut place = place.index(values_in(&value));
+            let other = wrapped(&value, &mut place);
+            prop_assert_ne!(&other, &value);
+            prop_assert_ne!(&value, &other);
         }
     }
 
