@@ -1,7 +1,9 @@
-//! The command line: one file a verb. All but `serve`, `dev` and `snapshot` talk through [`crate::client`].
+//! The command line: one file a verb. All but `serve`, `dev`, `snapshot`, `events` and `ledger` talk through
+//! [`crate::client`].
 
 use std::ffi::OsString;
 use std::future::Future;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,14 +16,17 @@ use crate::wire::{PrefixError, Subjects};
 
 mod dev;
 mod error;
+mod events;
 mod health;
 mod input;
+mod ledger;
 mod logging;
 mod pages;
 mod report;
 mod serve;
 mod show;
 mod signals;
+mod since;
 pub mod snapshot;
 mod task;
 mod text;
@@ -67,6 +72,12 @@ enum Verb {
     /// Save, verify and restore snapshots of all tasks
     #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Send events again that the event stream lacks, or that could not be published
+    #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
+    Events(events::EventsCommand),
+    /// Check the database of a service
+    #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
+    Ledger(ledger::LedgerCommand),
     /// Ask a service on this machine whether it is ready
     Health(health::HealthOptions),
     /// Print the completions for a shell
@@ -86,6 +97,19 @@ struct Shared {
 
     #[command(flatten)]
     service: ServiceOptions,
+}
+
+/// Which ledger.
+#[derive(Args, Debug)]
+pub struct DatabaseOption {
+    /// Database file of the service
+    #[arg(
+        long,
+        env = "TASKLATCH_DATABASE",
+        default_value = "tasklatch.db",
+        value_name = "FILE"
+    )]
+    database: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -199,6 +223,8 @@ fn execute(cli: Cli, ui: &Ui) -> Result<(), CliError> {
         // The main thread may wait for whoever reads standard output; the connection must not.
         Verb::Watch(options) => on_all_cores(watch::run(options, shared, ui)),
         Verb::Snapshot(command) => snapshot::run(command, ui),
+        Verb::Events(command) => on_all_cores(events::run(command, shared, ui)),
+        Verb::Ledger(command) => on_all_cores(ledger::run(command, shared, ui)),
         Verb::Health(options) => health::run(&options, ui),
         Verb::Completions(options) => pages::completions(&options, ui),
         Verb::Man(options) => pages::man(&options, ui),
@@ -349,7 +375,10 @@ mod tests {
             ("--timeout soon task list", "write a duration such as"),
             ("serve --max-in-hand 0", "0 is not in 1..=65536"),
             ("serve --http nowhere", "give an address and a port"),
-            ("serve --events rabbit", "[possible values: core]"),
+            (
+                "serve --events rabbit",
+                "[possible values: core, jetstream]",
+            ),
             ("report t-1", "--summary"),
             (
                 "report t-1 --summary x --status done",

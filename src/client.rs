@@ -19,10 +19,15 @@ use crate::wire::{
 };
 
 mod events;
+mod history;
 mod requests;
+mod stored;
 
+use events::Source;
 pub use events::{NotAnEvent, Watch, WatchedEvent};
+pub use history::Since;
 pub use requests::{CreateRequest, ListRequest, ReportRequest, ReviewRequest, Which};
+pub use stored::Stored;
 
 /// How many complaints of the server are kept for a request that has not looked yet.
 const COMPLAINTS: usize = 64;
@@ -77,6 +82,22 @@ pub enum ClientError {
         after: Duration,
         /// What came instead.
         what: &'static str,
+    },
+    /// There is no stream where one must be.
+    #[error("there is no stream {stream}")]
+    NoStream {
+        /// The stream.
+        stream: String,
+        /// The option of the service that has it made.
+        made_by: &'static str,
+    },
+    /// A stream does not do what it is asked for now.
+    #[error("the stream {stream} cannot be used: {what}")]
+    StreamFailed {
+        /// The stream.
+        stream: String,
+        /// What it or the server says.
+        what: String,
     },
     /// The NATS server does not let this client send there or listen for the answer.
     #[error("the NATS server does not allow it: {complaint}")]
@@ -347,7 +368,7 @@ impl Client {
         let subscriber = self.nats.subscribe(subject.clone()).await.map_err(broken)?;
         self.round_trip(&subject).await?;
         Ok(Watch {
-            subscriber,
+            source: Source::Live(subscriber),
             subject,
         })
     }

@@ -2,31 +2,26 @@
 //! Secrets are read here and shown nowhere.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use async_nats::{ConnectOptions, ServerAddr};
-use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::wire::Subjects;
+
+mod serve;
+
+pub use serve::{
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, EventsMode, EventsOptions, HttpAddress, LogFormat,
+    LogOptions, MAX_IN_HAND_LIMIT, RetentionMode, ServeOptions,
+};
 
 /// Where a NATS server is looked for if nothing else is said.
 pub const DEFAULT_NATS_URL: &str = "nats://127.0.0.1:4222";
 
 /// The subject prefix if nothing else is said.
 pub const DEFAULT_PREFIX: &str = "tasklatch";
-
-/// Where /live and /ready are served if nothing else is said.
-pub const DEFAULT_HTTP: &str = "127.0.0.1:7420";
-
-/// How many requests a service takes on at once if nothing else is said.
-pub const DEFAULT_MAX_IN_HAND: usize = 8192;
-
-/// The most requests that a service can be told to take on at once. async-nats buffers as many messages for a
-/// subscription, and drops what is past that.
-pub const MAX_IN_HAND_LIMIT: usize = 65_536;
 
 /// The most bytes that are read from a file that holds a secret.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -394,112 +389,6 @@ fn read_small_file(option: &str, path: &Path) -> Result<String, ConfigError> {
         )));
     }
     Ok(text)
-}
-
-/// Where to serve /live and /ready: an address, or `off`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HttpAddress(pub Option<SocketAddr>);
-
-impl FromStr for HttpAddress {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "off" {
-            return Ok(Self(None));
-        }
-        let local = |port: &str| {
-            port.parse()
-                .map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        };
-        text.parse()
-            .or_else(|_| local(text.strip_prefix("localhost:").unwrap_or(text)))
-            .map(|address| Self(Some(address)))
-            .map_err(|_| {
-                ConfigError(format!(
-                    "give an address and a port, such as {DEFAULT_HTTP}, or off"
-                ))
-            })
-    }
-}
-
-impl fmt::Display for HttpAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => address.fmt(f),
-            None => f.write_str("off"),
-        }
-    }
-}
-
-/// How events are published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EventsMode {
-    /// Plain NATS: subscribers that are there get them.
-    Core,
-}
-
-/// How a log line looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// What is logged, to standard error.
-#[derive(Args, Clone, Debug)]
-pub struct LogOptions {
-    /// How a log line looks
-    #[arg(long, env = "TASKLATCH_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
-    pub log_format: LogFormat,
-
-    /// What to log: a level, or a filter such as info,tasklatch=debug [default: info; of dev: warn]
-    #[arg(long, env = "TASKLATCH_LOG", value_name = "FILTER")]
-    pub log: Option<String>,
-}
-
-/// The options of the service.
-#[derive(Args, Clone, Debug)]
-pub struct ServeOptions {
-    /// Database file; made if it is not there
-    #[arg(
-        long,
-        env = "TASKLATCH_DATABASE",
-        default_value = "tasklatch.db",
-        value_name = "FILE"
-    )]
-    pub database: PathBuf,
-
-    /// How events are published
-    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
-    pub events: EventsMode,
-
-    /// Where to serve /live and /ready, or off
-    #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
-    pub http: HttpAddress,
-
-    /// Serve although a service with another ledger answers under the same prefix: each then sees a part of the requests
-    #[arg(
-        long,
-        env = "TASKLATCH_ALLOW_OTHER_LEDGERS",
-        value_parser = clap::builder::FalseyValueParser::new()
-    )]
-    pub allow_other_ledgers: bool,
-
-    /// Requests taken on at once; what is past that is answered `overloaded` [1 to 65536]
-    #[arg(
-        long,
-        env = "TASKLATCH_MAX_IN_HAND",
-        default_value_t = DEFAULT_MAX_IN_HAND,
-        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_IN_HAND_LIMIT as u64),
-        value_name = "REQUESTS"
-    )]
-    pub max_in_hand: usize,
-
-    /// What is logged.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 pub mod applier;
 pub mod discovery;
+pub mod durable;
 mod replies;
 
 use std::sync::Arc;
@@ -86,6 +87,13 @@ pub struct Share {
 }
 
 impl InHand {
+    fn new(requests: usize, bytes: usize) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(requests)),
+            bytes: Arc::new(Semaphore::new(bytes)),
+        }
+    }
+
     fn take(&self, bytes: usize) -> Option<Share> {
         // A request is never larger than the server's max_payload, which the permits of a semaphore can count.
         let bytes = u32::try_from(bytes.max(1)).ok()?;
@@ -106,10 +114,7 @@ impl Consumer {
         health: Arc<Health>,
         abandon: CancellationToken,
     ) -> Self {
-        let in_hand = InHand {
-            requests: Arc::new(Semaphore::new(max_in_hand)),
-            bytes: Arc::new(Semaphore::new(IN_HAND_BYTES_MAX)),
-        };
+        let in_hand = InHand::new(max_in_hand, IN_HAND_BYTES_MAX);
         Self {
             ledger,
             replier,
@@ -170,16 +175,20 @@ impl Consumer {
             ids::new_task_id,
         ) {
             Err(refusal) => self.refuse(ticket, &refusal).await,
-            Ok(Request::Change(change)) => match self.recall(&change) {
-                Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
-                None => self.enqueue(Command::Change(change), ticket).await,
-            },
+            Ok(Request::Change(change)) => self.change(change, ticket).await,
             Ok(Request::Get(selector)) => {
                 self.read(|consumer| async move { consumer.get(selector, ticket).await });
             }
             Ok(Request::List(query)) => {
                 self.read(|consumer| async move { consumer.list(query, ticket).await });
             }
+        }
+    }
+
+    async fn change(&self, change: Change, ticket: Ticket) {
+        match self.recall(&change) {
+            Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
+            None => self.enqueue(Command::Change(change), ticket).await,
         }
     }
 
@@ -300,6 +309,8 @@ pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
         Ok(
             Applied::Swept { .. }
             | Applied::Published
+            | Applied::Parked
+            | Applied::Pruned
             | Applied::Probed
             | Applied::Folded
             | Applied::Looked,

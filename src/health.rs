@@ -6,10 +6,13 @@ use async_nats::Client;
 use async_nats::connection::State;
 use serde::Serialize;
 
+use crate::metrics::Metrics;
+
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
 pub struct Health {
     nats: Client,
+    metrics: Metrics,
     troubles: Mutex<Troubles>,
 }
 
@@ -17,6 +20,10 @@ pub struct Health {
 struct Troubles {
     store: Option<String>,
     relay: Option<String>,
+    outbox_full: bool,
+    durable: Option<String>,
+    acknowledgments: Option<String>,
+    dead_letters: Option<String>,
     stopping: bool,
 }
 
@@ -34,8 +41,14 @@ impl Health {
     pub fn new(nats: Client) -> Self {
         Self {
             nats,
+            metrics: Metrics::default(),
             troubles: Mutex::default(),
         }
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The store took a batch.
@@ -65,6 +78,46 @@ impl Health {
         self.with(|troubles| troubles.relay = Some(format!("events are delayed: {why}")));
     }
 
+    /// Whether new work is refused since too much waits to be published.
+    pub fn outbox_full(&self, full: bool) {
+        self.with(|troubles| troubles.outbox_full = full);
+    }
+
+    /// Reports are taken from the report stream.
+    pub fn durable_ok(&self) {
+        self.with(|troubles| troubles.durable = None);
+    }
+
+    /// They are not.
+    pub fn durable_failed(&self, why: &str) {
+        let text = format!("durable reports are not taken: {why}");
+        self.with(|troubles| troubles.durable = Some(text));
+    }
+
+    /// The report stream has heard an acknowledgment.
+    pub fn acknowledgments_ok(&self) {
+        self.with(|troubles| troubles.acknowledgments = None);
+    }
+
+    /// It did not.
+    pub fn acknowledgments_failed(&self, why: &str) {
+        let text = format!(
+            "durable reports are applied, but the report stream does not hear of it and sends them again: {why}"
+        );
+        self.with(|troubles| troubles.acknowledgments = Some(text));
+    }
+
+    /// A report that can never be applied is out of the way.
+    pub fn dead_letters_ok(&self) {
+        self.with(|troubles| troubles.dead_letters = None);
+    }
+
+    /// It cannot be put there, and waits.
+    pub fn dead_letters_failed(&self, why: &str) {
+        let text = format!("durable reports that can never be applied cannot be set aside: {why}");
+        self.with(|troubles| troubles.dead_letters = Some(text));
+    }
+
     /// The service takes on no more work.
     pub fn stopping(&self) {
         self.with(|troubles| troubles.stopping = true);
@@ -79,6 +132,13 @@ impl Health {
         self.with(|troubles| {
             reasons.extend(troubles.store.clone());
             reasons.extend(troubles.relay.clone());
+            reasons.extend(troubles.outbox_full.then(|| {
+                "too many changes wait to be published, so that new work is refused (--max-unpublished)"
+                    .to_owned()
+            }));
+            reasons.extend(troubles.durable.clone());
+            reasons.extend(troubles.acknowledgments.clone());
+            reasons.extend(troubles.dead_letters.clone());
             reasons.extend(
                 troubles
                     .stopping

@@ -12,6 +12,7 @@ mod open;
 mod read;
 mod recent;
 mod rows;
+mod verify;
 mod write;
 
 use std::sync::Arc;
@@ -22,13 +23,14 @@ use sqlx::{SqliteConnection, SqlitePool};
 pub use fault::{Fault, FaultKind};
 pub use fold::Folder;
 pub use lock::{HolderLock, LockError};
-pub use open::{OpenError, open, open_read_only};
-pub use read::{Found, Outgoing, Page, SnapshotReader};
+pub use open::{OpenError, open, open_beside, open_current, open_read_only};
+pub use read::{Found, Lag, OutboxReader, Outgoing, Page, Parked, Piece, SnapshotReader, unpark};
+pub use verify::{Broken, find_broken};
 pub use write::{SnapshotWriter, Writer};
 
 use crate::report::{Report, Selector};
 use crate::task::Timestamp;
-use crate::wire::{Change, HEADERS_MAX_BYTES, Outcome, Refusal};
+use crate::wire::{Change, EventKind, HEADERS_MAX_BYTES, Outcome, Refusal};
 use fresh::Fresh;
 use recent::Recent;
 
@@ -48,8 +50,19 @@ pub enum Command {
     Get(Selector),
     /// Expire tasks whose deadline has come, [`SWEEP_TASKS_MAX`] at most.
     Sweep,
-    /// All revisions up to this one have been published.
+    /// All revisions up to this one have been published, but for events that were parked.
     Published(i64),
+    /// An event can never be published as it is.
+    Park(ParkedEvent),
+    /// Published revisions that were made before a time leave the outbox.
+    Prune {
+        /// The first that is looked at.
+        first: i64,
+        /// The last.
+        last: i64,
+        /// The time.
+        before: Timestamp,
+    },
     /// Write something, to see whether the store can be written.
     Probe,
     /// Begin the write-ahead log anew, which has grown long.
@@ -79,12 +92,27 @@ pub enum Applied {
     },
     /// Noted.
     Published,
+    /// Parked.
+    Parked,
+    /// Those that may go are gone.
+    Pruned,
     /// The store can be written.
     Probed,
     /// The log was folded, as far as no reader stands in the way.
     Folded,
     /// The database is where it was.
     Looked,
+}
+
+/// An event that can never be published as it is: too large, for one. It stays in the outbox until somebody sends it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParkedEvent {
+    /// The place of its revision in the outbox.
+    pub seq: i64,
+    /// Which event of the revision.
+    pub kind: EventKind,
+    /// Why, for people.
+    pub reason: String,
 }
 
 /// The circumstances of a batch, which enter as arguments.

@@ -59,6 +59,27 @@ pub struct Connection {
     pub happenings: Arc<Happenings>,
 }
 
+impl Connection {
+    /// Takes note of the connection, before anything is published on it.
+    pub fn mark(&self) -> Mark {
+        let connects = &self.client.statistics().connects;
+        Mark {
+            connects: connects.load(Ordering::SeqCst),
+            server_errors: self.happenings.server_errors.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Whether the server has reported an error since `mark`.
+    pub fn has_errors_since(&self, mark: Mark) -> bool {
+        self.mark().server_errors != mark.server_errors
+    }
+
+    /// Whether it is another connection than at `mark`: what was sent on it may be lost.
+    pub fn has_reconnected_since(&self, mark: Mark) -> bool {
+        self.mark().connects != mark.connects
+    }
+}
+
 /// Connects, and waits for a server that is not there yet: a service is often started before it.
 ///
 /// # Errors
@@ -170,7 +191,7 @@ pub enum RoundTripError {
 /// sends in order, provided that it still is the same connection.
 ///
 /// It does not prove that the server *allowed* it: an error comes before the echo, but by another task. After
-/// [`ERROR_GRACE`], [`has_errors_since`](Self::has_errors_since) tells.
+/// [`ERROR_GRACE`], [`Connection::has_errors_since`] tells.
 #[derive(Debug)]
 pub struct RoundTrip {
     connection: Connection,
@@ -179,10 +200,13 @@ pub struct RoundTrip {
     sent: u64,
 }
 
+/// How often the connection is looked at while an echo is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// How long an error of the server may take from the connection to those who count it.
 pub const ERROR_GRACE: Duration = Duration::from_millis(50);
 
-/// The state of a connection at one moment; see [`RoundTrip::mark`].
+/// The state of a connection at one moment; see [`Connection::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     connects: u64,
@@ -203,33 +227,6 @@ impl RoundTrip {
             echoes,
             sent: 0,
         })
-    }
-
-    /// Takes note of the connection, before anything is published that [`begin`](Self::begin) shall speak of.
-    pub fn mark(&self) -> Mark {
-        Mark {
-            connects: self
-                .connection
-                .client
-                .statistics()
-                .connects
-                .load(Ordering::SeqCst),
-            server_errors: self
-                .connection
-                .happenings
-                .server_errors
-                .load(Ordering::SeqCst),
-        }
-    }
-
-    /// Whether the server has reported an error since `mark`.
-    pub fn has_errors_since(&self, mark: Mark) -> bool {
-        self.mark().server_errors != mark.server_errors
-    }
-
-    /// Whether the connection is another one than at `mark`: what was sent on it may be lost.
-    pub fn has_reconnected_since(&self, mark: Mark) -> bool {
-        self.mark().connects != mark.connects
     }
 
     /// Sends the message that shall come back; [`wait`](Self::wait) for it.
@@ -262,8 +259,18 @@ impl RoundTrip {
             }
             Err(RoundTripError::Ended("its subscription ended".into()))
         };
-        let came = tokio::time::timeout(within, echo).await;
-        let now = self.mark();
+        tokio::pin!(echo);
+        let end = tokio::time::Instant::now() + within;
+        let connection = &self.connection;
+        let came = loop {
+            let look = end.min(tokio::time::Instant::now() + LOOK_EVERY);
+            match tokio::time::timeout_at(look, &mut echo).await {
+                // What was lost with a connection never comes.
+                Err(_) if look < end && !connection.has_reconnected_since(mark) => {}
+                came => break came,
+            }
+        };
+        let now = connection.mark();
         if now.connects != mark.connects {
             return Err(RoundTripError::Reconnected);
         }
@@ -281,7 +288,7 @@ impl RoundTrip {
 pub async fn round_trip(connection: &Connection, within: Duration) -> Result<(), RoundTripError> {
     let once = async {
         let mut round_trip = RoundTrip::new(connection).await?;
-        let mark = round_trip.mark();
+        let mark = connection.mark();
         round_trip.begin().await?;
         round_trip.wait(mark, within).await
     };

@@ -1,37 +1,47 @@
 //! Unpublished revisions → published events → the cursor.
 //!
-//! The relay takes what was committed in the order of the outbox, publishes, has the server confirm by a round trip on the
-//! same connection now and then, and only then asks the writer to move the cursor. A crash in between publishes some events again, with the same
-//! `ce-id`; it loses none (docs/protocol.md, "Events").
+//! The relay takes what was committed in the order of the outbox, publishes, learns that it was taken, and only then asks the
+//! writer to move the cursor. A crash in between leaves events in doubt. In `core` mode those are published again, with the same
+//! `ce-id`; in `jetstream` mode the event stream is asked for them first, so that each is stored once (docs/protocol.md, "Events").
+//!
+//! Trouble that may pass is waited out, with back-off, for ever. An event that can never be published as it is, since it is
+//! too large, is parked, and holds up no other.
 
+mod core;
+mod lookup;
+mod stream;
+
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::connection::State;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::consumer::{Then, Work};
+use crate::faults::{self, Point};
 use crate::health::Health;
-use crate::ledger::{Command, Fault, Ledger, Outgoing};
-use crate::nats::{Connection, ERROR_GRACE, Mark, RoundTrip, RoundTripError, header_map};
-use crate::wire::Subjects;
+use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
+use crate::nats::{Connection, RoundTripError};
+use crate::streams::{StreamError, Wanted};
+use crate::wire::{Event, EventKind, Subjects};
 
-/// How long events may have been published before the server is asked whether it has them. A round trip for each commit
-/// would take the server and the service as much as an event does.
-const CONFIRM_AFTER: Duration = Duration::from_millis(20);
+pub use lookup::{LookupError, has};
+pub use stream::is_too_large;
 
-/// How many bytes of events may be published before the server must confirm them: at first, and at most. What a server that
-/// stands still leaves in the client is sent once it is back, and overtakes what was lost with the connection; so there is
-/// no more than the operating system takes, until the server has shown that it keeps up.
-const WINDOW_BYTES_MIN: usize = 32 * 1024;
-const WINDOW_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Where events go.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// To the subscribers that are there.
+    Core,
+    /// Into this stream.
+    Stream(Box<Wanted>),
+}
 
-/// How long the server may take to confirm.
-const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
-
-/// What the relay needs.
+/// What the relay takes from and reports to.
 pub struct Relay {
     /// Where the outbox is.
     pub ledger: Ledger,
@@ -39,12 +49,62 @@ pub struct Relay {
     pub connection: Connection,
     /// Where events go.
     pub subjects: Subjects,
-    /// Says that something was committed.
+    /// Says that something was committed: the last revision.
     pub committed: watch::Receiver<i64>,
     /// To the writer, for the cursor.
     pub work: mpsc::Sender<Work>,
     /// Where trouble shows.
-    pub health: std::sync::Arc<Health>,
+    pub health: Arc<Health>,
+    /// Events that are parked and not to be published, past the cursor.
+    pub parked: HashSet<(i64, EventKind)>,
+}
+
+/// How often the cursor is moved at most, so that moving it costs next to nothing beside the reports.
+const CURSOR_EVERY: Duration = Duration::from_millis(50);
+
+/// What the writer has noted, and was asked to note, of how far events are published. It is not waited for while there is
+/// more to publish; but it may fail, and is asked again then.
+#[derive(Default)]
+struct Cursor {
+    noted: i64,
+    asked: Option<(i64, oneshot::Receiver<Result<Applied, Fault>>)>,
+    at: Option<Instant>,
+}
+
+impl Cursor {
+    /// Has the writer note that all up to `seq` is published, now and then, and looks whether it has.
+    async fn advance(&mut self, relay: &Relay, seq: i64) {
+        if let Some((asked, told)) = &mut self.asked {
+            match told.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => return,
+                Ok(Ok(Applied::Published)) => self.noted = *asked,
+                _ => {}
+            }
+            self.asked = None;
+        }
+        let now = Instant::now();
+        if self.noted >= seq || self.at.is_some_and(|at| now < at + CURSOR_EVERY) {
+            return;
+        }
+        faults::pass(Point::BeforeCursor);
+        let (tell, told) = oneshot::channel();
+        let work = Work {
+            command: Command::Published(seq),
+            then: Then::Tell(tell),
+        };
+        self.at = Some(now);
+        match relay.work.send(work).await {
+            Ok(()) => self.asked = Some((seq, told)),
+            // The writer ends after the relay; should it have failed, the service is on its way down and what was published is
+            // in doubt at the next start.
+            Err(_) => self.noted = seq,
+        }
+    }
+
+    /// When there is something to do about it, if it is not where it should be.
+    fn due(&self) -> Instant {
+        self.at.map_or_else(Instant::now, |at| at + CURSOR_EVERY)
+    }
 }
 
 /// Why a round did not move the cursor.
@@ -61,6 +121,56 @@ enum RelayError {
     },
     #[error(transparent)]
     RoundTrip(#[from] RoundTripError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error("the event stream cannot be asked what it has: {0}")]
+    Lookup(#[from] LookupError),
+    #[error("event {id} was not stored: {source}")]
+    NotStored {
+        id: String,
+        source: async_nats::jetstream::context::PublishError,
+    },
+    #[error("event {id} was not acknowledged within {} s", stream::ACK_WITHIN.as_secs())]
+    NoAck { id: String },
+    #[error(
+        "the stream {stream} acknowledged event {id}, and not {wanted}; let only one stream have the event subjects"
+    )]
+    OtherStream {
+        id: String,
+        stream: String,
+        wanted: String,
+    },
+    #[error(
+        "the event stream has an event {id} that this database does not know of, so the database was set back to an earlier copy; save a snapshot of it and \
+         restore that, which gives it a new identity, or put the database back that published the other"
+    )]
+    SetBack { id: String },
+    #[error("others publish into the event stream, and events do not get in between")]
+    StreamMoved,
+    #[error("an event could not be parked; see the log of the store")]
+    NotParked,
+}
+
+impl RelayError {
+    /// The same for a page that shows nothing of any task.
+    fn without_ids(&self) -> String {
+        match self {
+            Self::Publish { source, .. } => format!("an event cannot be published: {source}"),
+            Self::NotStored { source, .. } => format!("an event was not stored: {source}"),
+            Self::NoAck { .. } => Self::NoAck {
+                id: "…".to_owned()
+            }
+            .to_string(),
+            Self::OtherStream { stream, wanted, .. } => {
+                format!("the stream {stream} acknowledges events, and not {wanted}")
+            }
+            Self::SetBack { .. } => Self::SetBack {
+                id: "…".to_owned()
+            }
+            .to_string(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// What a round did.
@@ -73,96 +183,25 @@ enum Round {
     Idle,
 }
 
-/// How far the relay has come on its connection.
-struct Progress {
-    round_trip: RoundTrip,
-    /// The last revision that was published; `None` to begin at the cursor.
-    position: Option<i64>,
-    /// What was published and is not confirmed.
-    unconfirmed: Option<Unconfirmed>,
-    /// How many bytes of events that may be.
-    window: usize,
-    /// What the server has taken but may still report an error about, until its grace is over.
-    unsettled: Option<Unsettled>,
-    /// What it has taken since: that is unsettled next.
-    taken: Option<(i64, Mark)>,
+/// The two ways to publish, and how far each has come.
+enum Publisher {
+    Core(Box<core::Core>),
+    Stream(Box<stream::IntoStream>),
 }
 
-/// Revisions whose events were published, of which the server has not said that it has taken them.
-#[derive(Clone, Copy)]
-struct Unconfirmed {
-    /// The last revision before them.
-    after: i64,
-    /// How large their events are.
-    bytes: usize,
-    /// The connection before the first of them was published.
-    mark: Mark,
-    /// When the server is asked at the latest.
-    due: Instant,
-}
-
-/// Revisions whose events the server has taken.
-#[derive(Clone, Copy)]
-struct Unsettled {
-    /// The last of them.
-    last: i64,
-    /// The connection before the first of them was published.
-    mark: Mark,
-    /// When an error about them would have shown.
-    settled_at: Instant,
-}
-
-impl Progress {
-    /// Begins at the cursor again: the server refused something of what it has taken since.
-    fn go_back(&mut self) {
-        self.position = None;
-        self.unconfirmed = None;
-        self.unsettled = None;
-        self.taken = None;
+impl Publisher {
+    async fn round(&mut self, relay: &mut Relay) -> Result<Round, RelayError> {
+        match self {
+            Self::Core(core) => core.round(relay).await,
+            Self::Stream(stream) => stream.round(relay).await,
+        }
     }
 
-    /// When something is to be done if nothing happens before.
-    fn next_due(&self) -> Option<Instant> {
-        let unconfirmed = self.unconfirmed.map(|unconfirmed| unconfirmed.due);
-        let unsettled = self.unsettled.map(|unsettled| unsettled.settled_at);
-        unconfirmed.into_iter().chain(unsettled).min()
-    }
-
-    /// Revisions were published on the connection of `mark`.
-    fn published(&mut self, after: i64, last: i64, bytes: usize, mark: Mark) {
-        self.position = Some(last);
-        let unconfirmed = self.unconfirmed.get_or_insert_with(|| Unconfirmed {
-            after,
-            bytes: 0,
-            mark,
-            due: Instant::now() + CONFIRM_AFTER,
-        });
-        unconfirmed.bytes += bytes;
-    }
-
-    /// How many bytes of events may be published now.
-    fn room(&self) -> usize {
-        let bytes = self.unconfirmed.map_or(0, |unconfirmed| unconfirmed.bytes);
-        self.window.saturating_sub(bytes)
-    }
-
-    /// The server has taken what was published up to `last`.
-    fn take(&mut self, last: i64, mark: Mark) {
-        let mark = self.taken.map_or(mark, |(_, first)| first);
-        self.taken = Some((last, mark));
-        self.wait_for_taken();
-    }
-
-    fn wait_for_taken(&mut self) {
-        if self.unsettled.is_none()
-            && let Some((last, mark)) = self.taken.take()
-        {
-            let settled_at = Instant::now() + ERROR_GRACE;
-            self.unsettled = Some(Unsettled {
-                last,
-                mark,
-                settled_at,
-            });
+    /// What was published and is not known to be taken is in doubt from now on.
+    fn go_back(&mut self, error: &RelayError) {
+        match self {
+            Self::Core(core) => core.go_back(error),
+            Self::Stream(stream) => stream.go_back(),
         }
     }
 }
@@ -175,21 +214,24 @@ impl Relay {
     /// If the client has ended.
     pub async fn run(
         mut self,
+        way: Way,
         finish: CancellationToken,
         abandon: CancellationToken,
     ) -> Result<(), async_nats::Error> {
-        let mut progress = Progress {
-            round_trip: RoundTrip::new(&self.connection).await?,
-            position: None,
-            unconfirmed: None,
-            window: WINDOW_BYTES_MIN,
-            unsettled: None,
-            taken: None,
+        let mut publisher = match way {
+            Way::Core => Publisher::Core(Box::new(core::Core::new(&self.connection).await?)),
+            Way::Stream(wanted) => {
+                let committed = *self.committed.borrow();
+                let client = self.connection.client.clone();
+                Publisher::Stream(Box::new(stream::IntoStream::new(
+                    client, *wanted, committed,
+                )))
+            }
         };
         loop {
             let finishing = finish.is_cancelled();
             tokio::select! {
-                () = self.catch_up(&mut progress) => {}
+                () = self.catch_up(&mut publisher) => {}
                 () = abandon.cancelled() => return Ok(()),
             };
             if finishing {
@@ -204,19 +246,24 @@ impl Relay {
     }
 
     /// Publishes until nothing is left and all of it is behind the cursor.
-    async fn catch_up(&mut self, progress: &mut Progress) {
-        let mut backoff = None;
+    async fn catch_up(&mut self, publisher: &mut Publisher) {
+        let (mut backoff, mut moved) = (None, 0);
         loop {
             // What is committed from here on wakes the relay again.
             self.committed.mark_unchanged();
-            match self.round(progress).await {
+            match publisher.round(self).await {
                 Ok(Round::Idle) => return self.health.relay_ok(),
-                Ok(Round::Published | Round::Rested) => backoff = None,
+                Ok(Round::Published | Round::Rested) => (backoff, moved) = (None, 0),
+                // Nothing is wrong if somebody else's message came in between, unless there is no end to it.
+                Err(RelayError::StreamMoved) if moved < STREAM_MOVED_MAX => {
+                    moved += 1;
+                    publisher.go_back(&RelayError::StreamMoved);
+                    tokio::time::sleep(STREAM_MOVED_WAIT).await;
+                }
                 Err(error) => {
-                    if matches!(error, RelayError::RoundTrip(RoundTripError::ServerError)) {
-                        progress.go_back();
-                    }
-                    self.health.relay_failed(&error.to_string());
+                    publisher.go_back(&error);
+                    self.health.metrics().relay_failures.inc();
+                    self.health.relay_failed(&error.without_ids());
                     let waits = backoff.get_or_insert_with(|| retry_waits().build());
                     let wait = waits.next().unwrap_or(RETRY_MAX);
                     tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "events are delayed");
@@ -226,136 +273,70 @@ impl Relay {
         }
     }
 
-    /// Publishes one reading of the outbox.
-    async fn round(&mut self, progress: &mut Progress) -> Result<Round, RelayError> {
-        self.confirm(progress).await?;
-        self.settle(progress).await?;
-        let after = match progress.position {
-            Some(after) => after,
-            None => self.ledger.published_seq().await?,
-        };
-        progress.position = Some(after);
-        // Nothing is looked for where nothing can be.
-        let is_more = after < *self.committed.borrow();
-        let outgoing = match is_more {
-            true => self.ledger.outgoing(after, progress.room()).await?,
-            false => Vec::new(),
-        };
-        let Some(last) = outgoing.last().map(|outgoing| outgoing.seq) else {
-            return self.rest(progress).await;
-        };
-        if self.connection.client.connection_state() != State::Connected {
-            return Err(RelayError::NotConnected);
-        }
-        let mark = progress.round_trip.mark();
-        for outgoing in &outgoing {
-            self.publish(outgoing).await?;
-        }
-        let bytes = outgoing.iter().map(Outgoing::bytes).sum();
-        progress.published(after, last, bytes, mark);
-        Ok(Round::Published)
-    }
-
-    /// Asks the server whether it has what was published, if it is time for that. Should it not be known, all of it is
-    /// published once more.
-    async fn confirm(&self, progress: &mut Progress) -> Result<(), RelayError> {
-        let (Some(unconfirmed), Some(last)) = (progress.unconfirmed, progress.position) else {
-            return Ok(());
-        };
-        let is_full = progress.room() == 0;
-        let is_lost = progress.round_trip.has_reconnected_since(unconfirmed.mark);
-        if !is_full && !is_lost && Instant::now() < unconfirmed.due {
-            return Ok(());
-        }
-        let window = std::mem::replace(&mut progress.window, WINDOW_BYTES_MIN);
-        progress.unconfirmed = None;
-        progress.position = Some(unconfirmed.after);
-        if is_lost {
-            return Err(RoundTripError::Reconnected.into());
-        }
-        progress
-            .round_trip
-            .begin()
-            .await
-            .map_err(RoundTripError::Ended)?;
-        self.wait_for_server(progress, unconfirmed.mark).await?;
-        let grown = if is_full { 2 * window } else { window };
-        progress.window = grown.min(WINDOW_BYTES_MAX);
-        progress.position = Some(last);
-        progress.take(last, unconfirmed.mark);
-        Ok(())
-    }
-
-    /// Waits for the server for as long as the connection lives: what is under way must not be published a second time
-    /// only since the server is slow.
-    async fn wait_for_server(&self, progress: &mut Progress, mark: Mark) -> Result<(), RelayError> {
-        loop {
-            match progress.round_trip.wait(mark, CONFIRM_WITHIN).await {
-                Err(slow @ RoundTripError::TimedOut(_)) => {
-                    self.health.relay_failed(&slow.to_string());
-                    tracing::warn!(error = %slow, "events are delayed; waiting on");
-                }
-                confirmed => return Ok(confirmed?),
-            }
+    /// What was committed after `seq`, up to about so many bytes of events. Nothing is looked for where nothing can be.
+    async fn next_after(&self, seq: i64, bytes_max: usize) -> Result<Vec<Outgoing>, RelayError> {
+        let committed = *self.committed.borrow();
+        match seq < committed {
+            true => Ok(self.ledger.outgoing(seq, bytes_max).await?),
+            false => Ok(Vec::new()),
         }
     }
 
-    /// With nothing to publish: waits until something is due for what was published, or until there is more.
-    async fn rest(&mut self, progress: &mut Progress) -> Result<Round, RelayError> {
-        let Some(due) = progress.next_due() else {
-            return Ok(Round::Idle);
-        };
+    fn check_connected(&self) -> Result<(), RelayError> {
+        match self.connection.client.connection_state() {
+            State::Connected => Ok(()),
+            _ => Err(RelayError::NotConnected),
+        }
+    }
+
+    /// Waits until `due`, or until there is more to publish.
+    async fn rest_until(&mut self, due: Instant) {
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             // When all senders are gone there is nothing more to wait for.
-            changed = self.committed.changed() => if changed.is_err() {
-                tokio::time::sleep_until(due).await;
-            },
+            Ok(()) = self.committed.changed() => {}
         }
-        Ok(Round::Rested)
     }
 
-    /// Has the cursor moved past what the server has taken, once an error about it would have shown: at most once in
-    /// [`ERROR_GRACE`], so that moving it costs next to nothing beside the reports.
-    async fn settle(&self, progress: &mut Progress) -> Result<(), RelayError> {
-        let Some(unsettled) = progress.unsettled else {
-            return Ok(());
-        };
-        if progress.round_trip.has_errors_since(unsettled.mark) {
-            return Err(RoundTripError::ServerError.into());
-        }
-        if Instant::now() < unsettled.settled_at {
-            return Ok(());
-        }
-        progress.unsettled = None;
-        progress.wait_for_taken();
-        self.health.relay_ok();
-        let moved = Work {
-            command: Command::Published(unsettled.last),
-            then: Then::Nothing,
-        };
-        // The writer ends after the relay; should it have failed, the service is on its way down and the events that
-        // were published are published once more at the next start.
-        let _ = self.work.send(moved).await;
-        Ok(())
+    fn is_parked(&self, seq: i64, event: &Event) -> bool {
+        self.parked.contains(&(seq, event.kind))
     }
 
-    async fn publish(&self, outgoing: &Outgoing) -> Result<(), RelayError> {
-        for event in &outgoing.events {
-            let headers = header_map(event.headers(self.ledger.ledger_id()));
-            let subject = event.subject(&self.subjects);
-            self.connection
-                .client
-                .publish_with_headers(subject, headers, event.data.clone())
-                .await
-                .map_err(|source| RelayError::Publish {
-                    id: event.id(),
-                    source,
-                })?;
+    /// Parks an event, and returns once that is durable: nothing after it is published before.
+    async fn park(
+        &mut self,
+        seq: i64,
+        kind: EventKind,
+        id: &str,
+        reason: String,
+    ) -> Result<(), RelayError> {
+        let (tell, told) = oneshot::channel();
+        let parked = ParkedEvent {
+            seq,
+            kind,
+            reason: reason.clone(),
+        };
+        let work = Work {
+            command: Command::Park(parked),
+            then: Then::Tell(tell),
+        };
+        let sent = self.work.send(work).await;
+        if sent.is_err() || !matches!(told.await, Ok(Ok(Applied::Parked))) {
+            return Err(RelayError::NotParked);
         }
+        self.parked.insert((seq, kind));
+        tracing::error!(
+            event.id = id,
+            reason,
+            "an event cannot be published and is parked; `tasklatch events parked` shows it, `events resend` sends it once it can be"
+        );
         Ok(())
     }
 }
+
+/// How long the relay waits when the stream has moved, and how often in a row that is no trouble.
+const STREAM_MOVED_WAIT: Duration = Duration::from_millis(5);
+const STREAM_MOVED_MAX: u32 = 50;
 
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -365,4 +346,11 @@ fn retry_waits() -> ExponentialBuilder {
         .with_max_delay(RETRY_MAX)
         .with_jitter()
         .without_max_times()
+}
+
+/// Why an event of this size can never be published where messages of `limit` bytes at most are taken.
+fn too_large(bytes: usize, limit: usize, whose: &str) -> String {
+    format!(
+        "its content has {bytes} bytes, which with its headers is more than the {limit} that {whose} takes"
+    )
 }

@@ -8,21 +8,29 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::NatsOptions;
+use crate::config::{EventsMode, EventsOptions, NatsOptions};
 use crate::consumer::applier::{Applier, send_all};
-use crate::consumer::discovery::{Discovery, Other, Search, Statistics};
-use crate::consumer::{self, Consumer, Replier, Then, Work};
+use crate::consumer::discovery::{Discovery, Search, Statistics};
+use crate::consumer::durable::{self, DurableReports};
+use crate::consumer::{self, Consumer, Replier, Work};
 use crate::health::Health;
 use crate::http::Http;
-use crate::ledger::{self, Command, Fault, Folder, Ledger, OpenError, Writer};
-use crate::nats::{ConnectFault, Connection, RoundTripError, connect, round_trip};
-use crate::relay::Relay;
+use crate::ledger::{self, Command, Fault, Ledger, Writer};
+use crate::nats::{Connection, connect, round_trip};
+use crate::relay::{Relay, Way};
+use crate::streams::Wanted;
 use crate::wire::{Endpoint, Subjects};
+
+mod error;
+mod upkeep;
+
+pub use error::ServiceError;
+use upkeep::{fold, have_applied, prune, sweep};
 
 /// How the service is to run.
 #[derive(Clone, Debug)]
@@ -39,16 +47,13 @@ pub struct Config {
     pub allow_other_ledgers: bool,
     /// How many requests are taken on before others are answered `overloaded`.
     pub max_in_hand: usize,
+    /// How events are published.
+    pub events: EventsMode,
+    /// What becomes of events.
+    pub outbox: EventsOptions,
+    /// Whether reports are taken from the report stream too.
+    pub durable_reports: bool,
 }
-
-/// How often tasks are expired for observers, whose deadline has come. Reports and reads do not wait for it.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
-
-/// After how many sweeps the writer looks whether its file is still there: every five seconds.
-const LOOK_TICKS: u32 = 10;
-
-/// How often the write-ahead log is folded into the database while something is committed.
-const FOLD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long the server may take for a round trip at start and stop.
 const ROUND_TRIP_WITHIN: Duration = Duration::from_secs(5);
@@ -65,89 +70,13 @@ const MAX_PAYLOAD_USUAL: usize = 1024 * 1024;
 /// Room in the queue for work of the service's own beside that of clients.
 const OWN_WORK_MAX: usize = 64;
 
-/// Why a service could not start, or ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// The ledger.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The server.
-    #[error(transparent)]
-    Connect(#[from] ConnectFault),
-    /// The address of `/live` and `/ready`.
-    #[error(
-        "cannot serve HTTP at {address}: {source}; give another address with --http, or --http off"
-    )]
-    Http {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Another ledger is served here.
-    #[error(
-        "another tasklatch service (instance {}, ledger {}) answers requests on {prefix}.> already, and each would get half of \
-         them; stop it, use another --prefix, or pass --allow-other-ledgers if that is what you want",
-        other.instance_id, other.ledger_id
-    )]
-    OtherLedger {
-        /// The prefix.
-        prefix: String,
-        /// Who.
-        other: Other,
-    },
-    /// The client library has ended.
-    #[error("the NATS client has ended: {0}; start the service again")]
-    ClientEnded(async_nats::Error),
-    /// The server did not confirm that requests come in.
-    #[error("the NATS server does not answer: {0}")]
-    NoRoundTrip(#[from] RoundTripError),
-    /// The file or the disk is damaged.
-    #[error(
-        "the database is damaged or its disk fails, so nothing more is written to it: {0}; check the disk, and restore a snapshot if the file is broken"
-    )]
-    Damaged(Fault),
-    /// The operating system gives no thread.
-    #[error("cannot start a thread: {0}; check the limits on processes and threads")]
-    NoThread(std::io::Error),
-    /// There is no second connection to the file.
-    #[error("{0}; start the service again")]
-    Fold(Fault),
-    /// The store failed while the service was stopping.
-    #[error("the database could not be closed: {0}; what was accepted is safe")]
-    Close(Fault),
-    /// A part of the service broke off.
-    #[error(
-        "the {0} broke off, which is a fault of tasklatch; start the service again and report the log above"
-    )]
-    BrokeOff(&'static str),
-}
-
-impl ServiceError {
-    /// The exit code of a program that ends for this.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Open(_)
-            | Self::Http { .. }
-            | Self::OtherLedger { .. }
-            | Self::ClientEnded(_)
-            | Self::Damaged(_)
-            | Self::Close(_)
-            | Self::Fold(_)
-            | Self::NoThread(_)
-            | Self::BrokeOff(_)
-            | Self::Connect(ConnectFault::Refused { .. }) => 1,
-            Self::Connect(ConnectFault::Config(_)) => 2,
-            Self::NoRoundTrip(_) => 75,
-        }
-    }
-}
-
 /// A service that runs.
 pub struct Service {
     ledger: Ledger,
     http_addr: Option<SocketAddr>,
     connection: Connection,
+    /// That of durable reports, if they are taken.
+    reports: Option<Connection>,
     health: Arc<Health>,
     work: mpsc::Sender<Work>,
     consumer: Consumer,
@@ -173,7 +102,8 @@ pub struct Service {
 /// [`ServiceError`]. What was taken on by then may have been applied without an answer, and is answered when it is sent
 /// again.
 pub async fn start(config: Config) -> Result<Service, ServiceError> {
-    let (ledger, writer) = ledger::open(&config.database, "the tasklatch service").await?;
+    let (ledger, mut writer) = ledger::open(&config.database, "the tasklatch service").await?;
+    writer.limit_unpublished(config.outbox.max_unpublished);
     let folder = writer.folder().await.map_err(ServiceError::Fold)?;
     let http = match config.http {
         Some(address) => Some(bind(address).await?),
@@ -188,7 +118,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
 
     let health = Arc::new(Health::new(client.clone()));
     let replier = Replier::new(client.clone(), config.subjects.clone(), standing.statistics);
-    let (work, work_in) = mpsc::channel(config.max_in_hand + OWN_WORK_MAX);
+    let (work, work_in) = mpsc::channel(config.max_in_hand + durable::IN_HAND_MAX + OWN_WORK_MAX);
     let (applied, applied_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());
     let [drain, finish, abandon] = std::array::from_fn(|_| CancellationToken::new());
@@ -200,6 +130,14 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         health.clone(),
         abandon.clone(),
     );
+    // A connection of its own, so that a flood of waiting reports does not hold up requests.
+    let reports = match config.durable_reports {
+        true => Some(connect(&config.nats, "tasklatch reports").await?),
+        false => None,
+    };
+    let durable_reports = reports
+        .clone()
+        .map(|connection| DurableReports::new(consumer.clone(), connection, &config.subjects));
     let applier = Applier {
         writer,
         work: work_in,
@@ -209,6 +147,11 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         health: health.clone(),
     };
     let folding = fold(folder, work.clone(), committed_seen.clone(), finish.clone());
+    let cursor = ledger.published_seq().await.map_err(ServiceError::Store)?;
+    let parked = ledger
+        .parked_after(cursor)
+        .await
+        .map_err(ServiceError::Store)?;
     let relay = Relay {
         ledger: ledger.clone(),
         connection: events,
@@ -216,7 +159,20 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         committed: committed_seen,
         work: work.clone(),
         health: health.clone(),
+        parked: parked.into_iter().collect(),
     };
+    let way = match config.events {
+        EventsMode::Core => Way::Core,
+        EventsMode::Jetstream => {
+            Way::Stream(Box::new(Wanted::events(&config.subjects, &config.outbox)))
+        }
+    };
+    attendants.spawn(prune(
+        ledger.clone(),
+        work.clone(),
+        config.outbox.keep_events,
+        drain.clone(),
+    ));
     attendants.spawn(sweep(
         ledger.clone(),
         work.clone(),
@@ -225,7 +181,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     ));
     let http_addr = match http {
         Some((http, address)) => {
-            attendants.spawn(serve_http(http, health.clone()));
+            attendants.spawn(serve_http(http, health.clone(), ledger.clone()));
             Some(address)
         }
         None => None,
@@ -234,6 +190,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         ledger,
         http_addr,
         connection,
+        reports,
         health,
         work,
         consumer,
@@ -241,7 +198,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         endpoints: JoinSet::new(),
         applier: tokio::spawn(applier.run()),
         answers: tokio::spawn(send_all(applied_out, replier)),
-        relay: relay_thread.spawn(relay.run(finish.clone(), abandon.clone())),
+        relay: relay_thread.spawn(relay.run(way, finish.clone(), abandon.clone())),
         _relay_thread: relay_thread,
         folding: tokio::spawn(folding),
         finish,
@@ -249,6 +206,13 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         attendants,
     };
     service.serve(&config.subjects).await?;
+    if let Some(durable_reports) = durable_reports {
+        let taken = durable_reports.run(service.drain.clone());
+        service.endpoints.spawn(async move {
+            taken.await;
+            Endpoint::ReportOfTask
+        });
+    }
     standing.served.store(true, Ordering::Release);
     Ok(service)
 }
@@ -337,8 +301,8 @@ async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
     Ok((http, address))
 }
 
-async fn serve_http(http: Http, health: Arc<Health>) {
-    if let Err(error) = http.serve(health).await {
+async fn serve_http(http: Http, health: Arc<Health>, ledger: Ledger) {
+    if let Err(error) = http.serve(health, ledger).await {
         tracing::error!(error = %error, "HTTP is no longer served");
     }
 }
@@ -390,73 +354,6 @@ async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
                 return;
             }
             Err(_) => {}
-        }
-    }
-}
-
-/// Expires tasks for observers, so that they hear of it though nobody asks. While the store is in trouble it also looks
-/// whether that has passed.
-async fn sweep(
-    ledger: Ledger,
-    work: mpsc::Sender<Work>,
-    health: Arc<Health>,
-    stop: CancellationToken,
-) {
-    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut ticks = 0;
-    loop {
-        tokio::select! {
-            _ = interval.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        ticks = (ticks + 1) % LOOK_TICKS;
-        if health.is_store_in_trouble() {
-            have_applied(&work, Command::Probe).await;
-        } else if ticks == 0 {
-            // Retries are answered from memory; with nothing else to do, the writer must still notice if its file is gone.
-            have_applied(&work, Command::Look).await;
-        }
-        if let Err(fault) = consumer::expire_due(&ledger, &work).await {
-            tracing::warn!(error = %fault, "tasks whose deadline has come could not be expired; trying again");
-        }
-    }
-}
-
-/// Folds the write-ahead log beside the writer until `finish` is called for, and closes its connection.
-async fn fold(
-    mut folder: Folder,
-    work: mpsc::Sender<Work>,
-    mut committed: watch::Receiver<i64>,
-    finish: CancellationToken,
-) -> Result<(), Fault> {
-    let mut is_failing = false;
-    loop {
-        let again = async {
-            let more = committed.changed().await;
-            tokio::time::sleep(FOLD_INTERVAL).await;
-            more.is_ok()
-        };
-        // Without a writer the file may be somebody else's by now.
-        if finish.run_until_cancelled(again).await != Some(true) || committed.has_changed().is_err()
-        {
-            return folder.close().await;
-        }
-        match folder.fold().await {
-            Ok(is_long) => {
-                is_failing = false;
-                if is_long {
-                    let command = Command::Fold;
-                    let then = Then::Nothing;
-                    let _ = work.send(Work { command, then }).await;
-                }
-            }
-            // The log is whole and grows on; the writer finds out what is wrong with the disk.
-            Err(fault) => {
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(error = %fault, "the write-ahead log cannot be folded; it grows until it can");
-                }
-            }
         }
     }
 }
@@ -578,16 +475,13 @@ impl Service {
         if connected && let Err(error) = round_trip(&self.connection, STOP_STEP_WITHIN).await {
             tracing::warn!(error = %error, "the server did not confirm the last answers");
         }
+        if connected
+            && let Some(reports) = &self.reports
+            && let Err(error) = round_trip(reports, STOP_STEP_WITHIN).await
+        {
+            tracing::warn!(error = %error, "the server did not confirm the last acknowledgments; durable reports may be delivered again, which is harmless");
+        }
         closed
-    }
-}
-
-/// Has a command applied and waits for that. Work is applied in order, so all that was queued before is applied then too.
-async fn have_applied(work: &mpsc::Sender<Work>, command: Command) {
-    let (tell, told) = oneshot::channel();
-    let then = Then::Tell(tell);
-    if work.send(Work { command, then }).await.is_ok() {
-        let _ = told.await;
     }
 }
 

@@ -24,6 +24,7 @@ pub use error::SnapshotError;
 pub use file::SnapshotFile;
 pub use format::{FORMAT_VERSION, LINE_BYTES_MAX};
 pub use restore::{Pending, Restored, restore, verify};
+pub use rules::check as check_task;
 pub use save::{save, save_to};
 
 use crate::task::Timestamp;

@@ -31,6 +31,12 @@ impl Timestamp {
         self.0
     }
 
+    /// The instant so long before this one, or the first there is.
+    pub fn before(self, time: std::time::Duration) -> Self {
+        let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(micros).max(*MICROS_RANGE.start()))
+    }
+
     /// Reads RFC 3339 with any offset. Digits past the microsecond are cut off.
     pub fn parse(text: &str) -> Option<Self> {
         let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;

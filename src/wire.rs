@@ -11,7 +11,7 @@ pub use answer::{Answer, Outcome};
 pub use event::{CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, events_of, events_with};
 pub use refusal::{Action, Code, Refusal};
 pub use request::{Change, ListQuery, NewTask, Request, decode, limits, may_be_in_task_id};
-pub use subjects::{Endpoint, PrefixError, Subjects};
+pub use subjects::{Endpoint, PrefixError, StreamKind, Subjects};
 
 /// The version of the protocol, as the header [`header::PROTOCOL`] says it.
 pub const PROTOCOL_VERSION: &str = "1";
@@ -26,6 +26,10 @@ pub mod header {
     pub const SERVICE_ERROR_CODE: &str = "Nats-Service-Error-Code";
     /// `{code}: {message}` of a refusal, on one line (ADR-32).
     pub const SERVICE_ERROR: &str = "Nats-Service-Error";
+    /// Where the answer to a report from the report stream goes.
+    pub const REPLY_TO: &str = "Tasklatch-Reply-To";
+    /// On a dead letter that did not fit: what of the report was left out.
+    pub const LEFT_OUT: &str = "Tasklatch-Left-Out";
     /// Tells an event apart from its own repetition.
     pub const MSG_ID: &str = "Nats-Msg-Id";
 }

@@ -11,7 +11,8 @@ use super::error::{CliError, EXIT_FAULT};
 use super::signals::Signals;
 use super::{Shared, Ui, logging, serve};
 use crate::config::{
-    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_NATS_URL, HttpAddress, LogOptions, NatsOptions,
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_NATS_URL, EventsMode, EventsOptions, HttpAddress,
+    LogOptions, NatsOptions,
 };
 use crate::service::{Config, Service};
 use crate::wire::Subjects;
@@ -117,6 +118,9 @@ impl Dev<'_> {
             http: self.options.http.0,
             allow_other_ledgers: false,
             max_in_hand: DEFAULT_MAX_IN_HAND,
+            events: EventsMode::Jetstream,
+            outbox: EventsOptions::default(),
+            durable_reports: true,
         };
         let Some(service) = serve::start(config, signals, self.ui).await? else {
             return Ok(());

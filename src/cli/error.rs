@@ -40,6 +40,9 @@ pub enum CliError {
     /// A fault of ours or of the machine.
     #[error("{0}")]
     Fault(String),
+    /// Something that may pass.
+    #[error("{0}")]
+    NotNow(String),
     /// No NATS server could be reached, or it does not let us in.
     #[error("cannot connect to NATS at {urls}: {}", connect_cause(.error))]
     Connect {
@@ -88,6 +91,7 @@ impl CliError {
         match self {
             Self::Usage(_) => EXIT_FIX,
             Self::Fault(_) => EXIT_FAULT,
+            Self::NotNow(_) => EXIT_RETRY,
             Self::Connect { error, .. } => match error.kind() {
                 // Trying again does not make a wrong password right.
                 ConnectErrorKind::Authentication
@@ -107,6 +111,8 @@ impl CliError {
                 ClientError::NoResponders { .. }
                 | ClientError::TimedOut { .. }
                 | ClientError::NotAnAnswer { .. }
+                | ClientError::NoStream { .. }
+                | ClientError::StreamFailed { .. }
                 | ClientError::Nats(_) => EXIT_RETRY,
                 ClientError::Unintelligible { .. } => EXIT_FAULT,
             },
@@ -141,6 +147,9 @@ impl CliError {
                 "start a service with `tasklatch serve`, or name the right --nats-url and --prefix"
                     .to_owned(),
             ),
+            Self::Client(ClientError::NoStream { made_by, .. }) => Some(format!(
+                "have the service make it with `tasklatch serve {made_by}`, at a NATS server with JetStream"
+            )),
             Self::Client(
                 ClientError::TimedOut { .. }
                 | ClientError::NotAnAnswer { .. }

@@ -7,7 +7,7 @@ use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use clap::Args;
 use clap::builder::styling::AnsiColor;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::error::CliError;
 use super::input::Inputs;
 use super::which::WhichTask;
 use super::{Shared, Ui, parse_duration, show};
-use crate::client::{Answered, Client, ClientError, ReportRequest};
+use crate::client::{Answered, Client, ClientError, ReportRequest, Stored};
 use crate::task::{Status, Timestamp};
 use crate::wire::{Action, Outcome};
 
@@ -35,7 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     "Examples:\n",
     "  tasklatch report t-7f3a --summary 'Fixed; the clock was read twice' --artifact pr:118\n",
     "  tasklatch report t-7f3a --status failed --summary @notes.md --evidence @tests.json\n",
-    "  make-report | tasklatch report t-7f3a --from -\n\n",
+    "  make-report | tasklatch report t-7f3a --from -\n",
+    "  tasklatch report t-7f3a --summary 'Fixed' --durable   # and do not wait for the service\n\n",
     "Exit codes:\n",
     "   0  accepted, or already accepted with the same content\n",
     "   1  a fault of ours or of the machine\n",
@@ -99,6 +100,10 @@ pub(super) struct ReportOptions {
         value_name = "DURATION"
     )]
     retry_for: Duration,
+
+    /// Store the report in the report stream and do not wait for what becomes of it; needs the ID of the task
+    #[arg(long, env = "TASKLATCH_DURABLE", value_parser = FalseyValueParser::new())]
+    durable: bool,
 }
 
 fn status_parser() -> impl TypedValueParser<Value = Status> {
@@ -114,7 +119,17 @@ pub(super) async fn run(options: ReportOptions, shared: Shared, ui: &Ui) -> Resu
         ui,
         client: Mutex::new(None),
     };
-    let answered = sender.send(task_id, payload, options.retry_for).await?;
+    if options.durable {
+        let Some(task_id) = task_id else {
+            return Err(CliError::Usage(
+                "--durable needs the ID of the task: the report is stored under it, and a pane can mean another task by the time it is read".to_owned(),
+            ));
+        };
+        let store = || sender.store_once(task_id, payload.clone());
+        return show_stored(ui, task_id, &sender.insist(options.retry_for, store).await?);
+    }
+    let send = || sender.send_once(task_id, payload.clone());
+    let answered = sender.insist(options.retry_for, send).await?;
     note_outcome(ui, &answered);
     if ui.json() {
         return ui.print_line_of_bytes(&answered.body);
@@ -162,19 +177,19 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    async fn send(
+    /// Does it until it is done or cannot be.
+    async fn insist<T, F: Future<Output = Result<T, CliError>>>(
         &self,
-        task_id: Option<&str>,
-        payload: Bytes,
         retry_for: Duration,
-    ) -> Result<Answered, CliError> {
+        once: impl FnMut() -> F,
+    ) -> Result<T, CliError> {
         let started = Instant::now();
         let pauses = ExponentialBuilder::default()
             .with_min_delay(FIRST_PAUSE)
             .with_max_delay(LONGEST_PAUSE)
             .with_jitter()
             .without_max_times();
-        let answered = (|| self.send_once(task_id, payload.clone()))
+        let answered = once
             .retry(pauses)
             .when(|error| may_pass(error) && started.elapsed() < retry_for)
             .notify(|error: &CliError, pause| self.note_retry(error, pause))
@@ -188,6 +203,11 @@ impl Sender<'_> {
     async fn send_once(&self, task_id: Option<&str>, payload: Bytes) -> Result<Answered, CliError> {
         let client = self.client().await?;
         Ok(client.report_as_is(task_id, payload).await?)
+    }
+
+    async fn store_once(&self, task_id: &str, payload: Bytes) -> Result<Stored, CliError> {
+        let client = self.client().await?;
+        Ok(client.store_report(task_id, payload).await?)
     }
 
     async fn client(&self) -> Result<Client, CliError> {
@@ -222,7 +242,8 @@ fn unanswered(error: CliError) -> CliError {
     const SAFE: &str =
         "the report may or may not have been accepted: send the same again later, which is safe";
     let hint = match &error {
-        CliError::Connect { .. } | CliError::Client(ClientError::NoResponders { .. }) => {
+        CliError::Connect { .. }
+        | CliError::Client(ClientError::NoResponders { .. } | ClientError::NoStream { .. }) => {
             error.hint()
         }
         _ => None,
@@ -230,6 +251,21 @@ fn unanswered(error: CliError) -> CliError {
     match hint {
         Some(hint) => error.hinted(format!("{hint}; {SAFE}")),
         None => error.hinted(SAFE),
+    }
+}
+
+fn show_stored(ui: &Ui, task_id: &str, stored: &Stored) -> Result<(), CliError> {
+    let Stored { stream, seq } = stored;
+    ui.note_of(
+        "stored",
+        AnsiColor::Green,
+        format_args!(
+            "in {stream} as number {seq}; `tasklatch task get {task_id}` shows when it is applied"
+        ),
+    );
+    match ui.json() {
+        true => ui.print_line_of_bytes(&stored.encode()?),
+        false => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::{CliError, EXIT_FAULT};
 use super::signals::Signals;
 use super::{Shared, Ui, logging};
-use crate::config::{EventsMode, ServeOptions};
+use crate::config::ServeOptions;
 use crate::service::{self, Config, Service};
 
 pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
@@ -13,7 +13,6 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
     // What is wrong with the options is a wrong command, not a fault of the service.
     shared.nats.addresses()?;
     shared.nats.connect_options()?;
-    let EventsMode::Core = options.events;
     let signals = Signals::listen()?;
     signals.exit_on_second(EXIT_FAULT);
     let database = options.database.clone();
@@ -25,6 +24,9 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
         http: options.http.0,
         allow_other_ledgers: options.allow_other_ledgers,
         max_in_hand: options.max_in_hand,
+        events: options.events,
+        outbox: options.outbox,
+        durable_reports: options.durable_reports,
     };
     let Some(service) = start(config, &signals, ui).await? else {
         return Ok(());

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::error::{CliError, EXIT_CODES_HELP, EXIT_FAULT};
 use super::signals::Signals;
-use super::{Ui, on_all_cores};
+use super::{DatabaseOption, Ui, on_all_cores};
 use crate::ledger::OpenError;
 use crate::snapshot::{self, Pending, Restored, SnapshotError, SnapshotFile, Summary};
 use crate::task::Timestamp;
@@ -63,18 +63,6 @@ pub struct VerifyOptions {
     /// Snapshot to check; - is standard input
     #[arg(value_name = "FILE|-")]
     file: PathBuf,
-}
-
-#[derive(Args, Debug)]
-struct DatabaseOption {
-    /// Database file of the service
-    #[arg(
-        long,
-        env = "TASKLATCH_DATABASE",
-        default_value = "tasklatch.db",
-        value_name = "FILE"
-    )]
-    database: PathBuf,
 }
 
 /// Runs one command.

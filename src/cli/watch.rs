@@ -8,9 +8,10 @@ use clap::builder::FalseyValueParser;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::signals::Signals;
-use super::{Shared, Ui, show};
-use crate::client::{ClientError, Watch, checked_task_id};
+use super::{Shared, Ui, show, since};
+use crate::client::{ClientError, Since, Watch, checked_task_id};
 use crate::content::{self, JsonText, MAX_LEVELS};
+use crate::task::Timestamp;
 use crate::wire::{CloudEvent, EventKind};
 
 /// Options of `watch`.
@@ -25,6 +26,10 @@ pub(super) struct WatchOptions {
     #[arg(long, env = "TASKLATCH_RESULT_ONLY", value_parser = FalseyValueParser::new())]
     result_only: bool,
 
+    /// Begin with the events that the event stream has kept since then: a duration such as 1h, or all
+    #[arg(long, env = "TASKLATCH_SINCE", value_parser = since::parse_since, value_name = "DURATION|all")]
+    since: Option<since::Since>,
+
     /// End after so many events
     #[arg(long, env = "TASKLATCH_COUNT", value_name = "EVENTS")]
     count: Option<NonZeroU64>,
@@ -33,8 +38,20 @@ pub(super) struct WatchOptions {
 pub(super) async fn run(options: WatchOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     let task_id = options.task.as_deref().map(checked_task_id).transpose()?;
     let signals = Signals::listen()?;
-    let client = shared.connect("watch", note_connection(*ui)).await?;
-    let mut watch = client.watch(task_id).await?;
+    let is_kept = options.since.is_some();
+    let client = shared
+        .connect("watch", note_connection(*ui, is_kept))
+        .await?;
+    let mut watch = match options.since {
+        Some(since) => {
+            let start = since.start(Timestamp::now());
+            // Before any time that a server can be told, there is all.
+            let start = start.filter(|start| start.micros() > 0);
+            let since = start.map_or(Since::All, Since::Instant);
+            (client.watch_since(task_id, options.result_only, since)).await?
+        }
+        None => client.watch(task_id).await?,
+    };
     ui.note(format_args!(
         "watching {} on {}",
         watch.subject(),
@@ -49,6 +66,13 @@ async fn show_events(watch: &mut Watch, options: &WatchOptions, ui: &Ui) -> Resu
     while left != Some(0) {
         let Some(event) = watch.next().await else {
             return Err(ClientError::Nats("the connection was closed for good".into()).into());
+        };
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                ui.note(format_args!("{error}; trying on, and leaving out nothing"));
+                continue;
+            }
         };
         let event = match event.cloud_event() {
             Ok(event) => event,
@@ -85,7 +109,7 @@ fn on_one_line(mut event: CloudEvent) -> Result<Vec<u8>, CliError> {
 }
 
 /// Tells when events may be missing.
-fn note_connection(ui: Ui) -> impl Fn(&ConnectionEvent) + Send + Sync + 'static {
+fn note_connection(ui: Ui, is_kept: bool) -> impl Fn(&ConnectionEvent) + Send + Sync + 'static {
     let connected_before = std::sync::atomic::AtomicBool::new(false);
     move |event| match event {
         ConnectionEvent::Connected => {
@@ -94,12 +118,20 @@ fn note_connection(ui: Ui) -> impl Fn(&ConnectionEvent) + Send + Sync + 'static 
             }
         }
         ConnectionEvent::Disconnected => {
-            ui.note("the connection to NATS is lost; what happens until it is back is not shown");
+            ui.note(match is_kept {
+                true => {
+                    "the connection to NATS is lost; what happens until it is back is shown then"
+                }
+                false => {
+                    "the connection to NATS is lost; what happens until it is back is not shown"
+                }
+            });
         }
-        ConnectionEvent::SlowConsumer(_) => {
+        ConnectionEvent::SlowConsumer(_) if !is_kept => {
             ui.note("events came faster than they could be shown, and some are lost");
         }
-        ConnectionEvent::LameDuckMode
+        ConnectionEvent::SlowConsumer(_)
+        | ConnectionEvent::LameDuckMode
         | ConnectionEvent::Draining
         | ConnectionEvent::Closed
         | ConnectionEvent::ServerError(_)

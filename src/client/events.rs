@@ -5,14 +5,23 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use serde_json::value::RawValue;
 
+use super::ClientError;
+use super::history::History;
 use crate::task::Timestamp;
 use crate::wire::{CloudEvent, EventKind};
 
 /// A running subscription to events. It ends when it is dropped.
-#[derive(Debug)]
 pub struct Watch {
-    pub(super) subscriber: Subscriber,
+    pub(super) source: Source,
     pub(super) subject: String,
+}
+
+/// Where the events of a watch come from.
+pub(super) enum Source {
+    /// From whoever publishes them, while somebody listens.
+    Live(Subscriber),
+    /// From the event stream.
+    Stream(Box<History>),
 }
 
 impl Watch {
@@ -21,20 +30,28 @@ impl Watch {
         &self.subject
     }
 
-    /// The next event; `None` when the connection has ended for good.
-    pub async fn next(&mut self) -> Option<WatchedEvent> {
+    /// The next event; `None` when the connection has ended for good. An error is only said once: the next call waits
+    /// until it has passed, and leaves out nothing.
+    pub async fn next(&mut self) -> Option<Result<WatchedEvent, ClientError>> {
+        let came = match &mut self.source {
+            Source::Live(subscriber) => Ok(subscriber.next().await?),
+            Source::Stream(history) => history.next().await,
+        };
         let Message {
             subject,
             payload,
             headers,
             ..
-        } = self.subscriber.next().await?;
+        } = match came {
+            Ok(message) => message,
+            Err(error) => return Some(Err(error)),
+        };
         let headers = headers.unwrap_or_default();
-        Some(WatchedEvent {
+        Some(Ok(WatchedEvent {
             subject: subject.into_string(),
             headers,
             payload,
-        })
+        }))
     }
 }
 

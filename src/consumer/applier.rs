@@ -79,6 +79,7 @@ impl Applier {
             };
             let results = self.writer.apply(&commands, circumstances).await;
             let damage = self.take_note(&results);
+            self.health.outbox_full(self.writer.is_outbox_full());
             // Before anybody hears of the batch: a relay that is asked to finish must know of it.
             self.committed.send_replace(self.writer.last_seq());
             // Whoever sends the answers may be gone; what was applied is applied.
@@ -134,4 +135,5 @@ pub async fn send_all(mut applied: mpsc::UnboundedReceiver<AppliedBatch>, replie
             }
         }
     }
+    replier.until_settled().await;
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::{Client, PublishErrorKind, Subject};
+use tokio_util::task::TaskTracker;
 
 use super::Share;
 use super::discovery::Statistics;
+use super::durable::Delivery;
+use crate::faults::{self, Point};
 use crate::nats::header_map;
 use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
 
@@ -15,7 +18,9 @@ use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
 pub struct Ticket {
     endpoint: Endpoint,
     reply: Option<Subject>,
-    received: Instant,
+    pub(super) received: Instant,
+    /// For a report from the report stream: what is to be settled with it.
+    delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
     _share: Option<Share>,
 }
@@ -35,6 +40,8 @@ pub struct Replier {
     client: Client,
     subjects: Subjects,
     statistics: Arc<Statistics>,
+    /// Deliveries whose settling takes more than one message.
+    settling: TaskTracker,
 }
 
 impl Replier {
@@ -44,12 +51,18 @@ impl Replier {
             client,
             subjects,
             statistics,
+            settling: TaskTracker::new(),
         }
     }
 
     /// The server's `max_payload` in bytes, as it last said.
     pub fn max_payload(&self) -> usize {
         self.client.max_payload()
+    }
+
+    /// The connection that answers go out on.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Takes note of a request. A reply subject at which the service must not publish is as good as none.
@@ -65,22 +78,54 @@ impl Replier {
             endpoint,
             reply: reply.cloned(),
             received: Instant::now(),
+            delivery: None,
             _share: None,
         }
     }
 
-    /// Sends the answer to a request.
-    pub async fn send(&self, ticket: Ticket, answer: Answer) {
+    /// Takes note of a report from the report stream.
+    pub(super) fn ticket_of(&self, delivery: Delivery, share: Share) -> Ticket {
+        let reply = delivery.reply_to();
+        let ticket = self.ticket(Endpoint::ReportOfTask, reply.as_ref());
+        Ticket {
+            delivery: Some(Box::new(delivery)),
+            _share: Some(share),
+            ..ticket
+        }
+    }
+
+    /// Waits until every delivery whose answer was sent is settled, as far as it can be now.
+    pub async fn until_settled(&self) {
+        self.settling.close();
+        self.settling.wait().await;
+    }
+
+    /// Sends the answer to a request; for one from the report stream, also to that.
+    pub async fn send(&self, mut ticket: Ticket, answer: Answer) {
+        if let Some(delivery) = ticket.delivery.take() {
+            return delivery.settle(self, ticket, answer).await;
+        }
         let error = answer
             .headers
             .iter()
             .find(|(name, _)| *name == header::SERVICE_ERROR)
             .map(|(_, text)| text.clone());
-        if let Some(reply) = ticket.reply.clone() {
-            self.publish(reply, answer).await;
-        }
+        self.answer(&ticket, answer).await;
         self.statistics
             .count(ticket.endpoint, ticket.received.elapsed(), error);
+    }
+
+    /// Sends the answer and nothing else.
+    pub(super) async fn answer(&self, ticket: &Ticket, answer: Answer) {
+        if let Some(reply) = ticket.reply.clone() {
+            self.publish(reply, answer).await;
+            faults::pass(Point::AfterReply);
+        }
+    }
+
+    /// Settles a delivery beside those who send answers.
+    pub(super) fn settle_beside(&self, settling: impl Future<Output = ()> + Send + 'static) {
+        self.settling.spawn(settling);
     }
 
     async fn publish(&self, reply: Subject, answer: Answer) {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::fresh::FreshRevision;
 use super::recent::{Recent, Remembered};
-use super::{Applied, Circumstances, Command, SWEEP_TASKS_MAX};
+use super::{Applied, Circumstances, Command, ParkedEvent, SWEEP_TASKS_MAX};
 use crate::report::{self, Report, Selector, Verdict};
 use crate::task::{Lifecycle, ReviewVerdict, Task, Timestamp};
 use crate::wire::{Change, Code, NewTask, Outcome, Refusal};
@@ -35,7 +35,20 @@ pub(super) struct Desk {
     /// Keys of loaded tasks whose deadline has come, for the sweep.
     due: Vec<Key>,
     next_key: Key,
+    outbox: OutboxRoom,
     pub(super) writes: Writes,
+}
+
+/// How many changes may wait to be published, and how many more there is room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutboxRoom {
+    pub limit: i64,
+    pub left: i64,
+}
+
+impl OutboxRoom {
+    /// For those who change nothing.
+    pub(super) const UNUSED: Self = Self { limit: 0, left: 0 };
 }
 
 /// What a batch changes, in the order in which it came to be.
@@ -45,6 +58,10 @@ pub(super) struct Writes {
     pub revisions: Vec<Revision>,
     /// How far events are known to be published.
     pub published: Option<i64>,
+    /// Events that can never be published as they are.
+    pub parked: Vec<ParkedEvent>,
+    /// What may leave the outbox: from the first to the second, if it was made before the third.
+    pub prune: Option<(i64, i64, Timestamp)>,
     /// Whether to write for the sake of writing.
     pub probe: bool,
 }
@@ -74,7 +91,11 @@ pub(super) enum Step {
 
 impl Writes {
     pub(super) fn is_empty(&self) -> bool {
-        self.revisions.is_empty() && self.published.is_none() && !self.probe
+        self.revisions.is_empty()
+            && self.published.is_none()
+            && self.parked.is_empty()
+            && self.prune.is_none()
+            && !self.probe
     }
 }
 
@@ -83,7 +104,7 @@ type Decision = Result<(Key, Option<Outcome>), Refusal>;
 
 impl Desk {
     /// A desk with nothing on it. `next_key` is the key of the next new task.
-    pub(super) fn new(circumstances: Circumstances, next_key: Key) -> Self {
+    pub(super) fn new(circumstances: Circumstances, next_key: Key, outbox: OutboxRoom) -> Self {
         Self {
             circumstances,
             tasks: HashMap::new(),
@@ -92,8 +113,14 @@ impl Desk {
             panes: HashMap::new(),
             due: Vec::new(),
             next_key,
+            outbox,
             writes: Writes::default(),
         }
+    }
+
+    /// The time of the batch.
+    pub(super) fn now(&self) -> Timestamp {
+        self.circumstances.now
     }
 
     /// Lays out a task that is as it is in the store.
@@ -163,6 +190,18 @@ impl Desk {
             Command::Published(seq) => {
                 self.writes.published = self.writes.published.max(Some(*seq));
                 return Ok(Applied::Published);
+            }
+            Command::Park(event) => {
+                self.writes.parked.push(event.clone());
+                return Ok(Applied::Parked);
+            }
+            &Command::Prune {
+                first,
+                last,
+                before,
+            } => {
+                self.writes.prune = Some((first, last, before));
+                return Ok(Applied::Pruned);
             }
             Command::Get(selector) => self.select(selector).map(|key| (key, None)),
             Command::Change(change) => self.change(change)?,
@@ -355,8 +394,8 @@ impl Desk {
         }
     }
 
-    /// Takes a changed or new task onto the desk, unless its answer or events would be larger than the server carries:
-    /// that is found out before anything is written (docs/protocol.md, "Limits").
+    /// Takes a changed or new task onto the desk, unless too much waits to be published, or its answer or events would be
+    /// larger than the server carries: that is found out before anything is written (docs/protocol.md, "Limits").
     fn keep(
         &mut self,
         key: Key,
@@ -364,6 +403,9 @@ impl Desk {
         too_large: Code,
         outcome: Option<Outcome>,
     ) -> Result<Decision, serde_json::Error> {
+        if self.writes.revisions.len() as i64 >= self.outbox.left {
+            return Ok(Err(Refusal::too_much_unpublished(self.outbox.limit)));
+        }
         let body = Bytes::from(serde_json::to_vec(&task)?);
         if let Err((limit, actual)) = self.circumstances.fit(&body) {
             let message = format!(

@@ -79,6 +79,19 @@ pub enum OpenError {
         /// The newest schema of this program.
         known: i64,
     },
+    /// An earlier version of tasklatch wrote it, and no service of this one has been started on it.
+    #[error(
+        "the database {path} was written by an older tasklatch (its schema is {found}, this program works on {known}); \
+         start the service of this version on it once, which brings it up to date, or use the version that wrote it"
+    )]
+    Older {
+        /// The database.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The schema of this program.
+        known: i64,
+    },
     /// The file holds something else.
     #[error(
         "{path} is no tasklatch database, and was left as it is; give another file with --database"
@@ -179,19 +192,72 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
 /// # Errors
 /// [`OpenError`], also if there is no such file.
 pub async fn open_read_only(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let (path, _) = find_ledger(path).await?;
+    connect_reader(path).await
+}
+
+async fn connect_reader(path: PathBuf) -> Result<SqliteConnection, OpenError> {
+    reader_options(&path)
+        .connect()
+        .await
+        .map_err(|source| OpenError::Sqlite { path, source })
+}
+
+/// The same, but only a ledger of this program's schema.
+///
+/// # Errors
+/// [`OpenError`], also if there is no such file or it is of an older schema.
+pub async fn open_current(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let (path, schema) = find_ledger(path).await?;
+    check_current(&path, schema)?;
+    connect_reader(path).await
+}
+
+/// Opens an existing ledger for a small write of an operator's, beside a service that may be running on it. Only what the
+/// service does not keep in memory may be written so.
+///
+/// # Errors
+/// [`OpenError`], also if there is no such file.
+pub async fn open_beside(path: &Path) -> Result<SqliteConnection, OpenError> {
+    let (path, schema) = find_ledger(path).await?;
+    check_current(&path, schema)?;
+    common_options(&path)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .connect()
+        .await
+        .map_err(|source| OpenError::Sqlite { path, source })
+}
+
+/// The one path of a ledger that is there, and its schema.
+async fn find_ledger(path: &Path) -> Result<(PathBuf, i64), OpenError> {
     if !path.exists() {
         return Err(OpenError::Missing {
             path: path.to_owned(),
         });
     }
     let path = resolve(path)?;
-    if !check_what_it_is(&path).await? {
-        return Err(OpenError::Foreign { path });
+    match check_what_it_is(&path).await? {
+        Some(schema) => Ok((path, schema)),
+        None => Err(OpenError::Foreign { path }),
     }
-    reader_options(&path)
-        .connect()
-        .await
-        .map_err(|source| OpenError::Sqlite { path, source })
+}
+
+fn check_current(path: &Path, found: i64) -> Result<(), OpenError> {
+    let known = newest_schema();
+    match found == known {
+        true => Ok(()),
+        false => Err(OpenError::Older {
+            path: path.to_owned(),
+            found,
+            known,
+        }),
+    }
+}
+
+fn newest_schema() -> i64 {
+    let versions = MIGRATOR.iter().map(|migration| migration.version);
+    versions.max().unwrap_or(0)
 }
 
 pub(super) async fn connect_writer(
@@ -302,8 +368,8 @@ fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     }
 }
 
-/// Looks at a file without changing it: whether there is a ledger in it (`false` if it is new or empty).
-async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
+/// Looks at a file without changing it: the schema of the ledger in it; `None` if it is new or empty.
+async fn check_what_it_is(path: &Path) -> Result<Option<i64>, OpenError> {
     let foreign = || OpenError::Foreign {
         path: path.to_owned(),
     };
@@ -319,7 +385,7 @@ async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
         source,
     };
     let metadata = match File::open(path).and_then(|file| file.metadata()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(io)?,
     };
     if metadata.nlink() > 1 {
@@ -329,7 +395,7 @@ async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
         });
     }
     if metadata.len() == 0 {
-        return Ok(false);
+        return Ok(None);
     }
     // SQLite takes a file that is too short for a database for an empty one, and would write over it.
     if !begins_as_sqlite(path).map_err(io)? {
@@ -340,20 +406,16 @@ async fn check_what_it_is(path: &Path) -> Result<bool, OpenError> {
         looked => looked,
     };
     let what = what.map_err(sqlite);
-    let known = MIGRATOR
-        .iter()
-        .map(|migration| migration.version)
-        .max()
-        .unwrap_or(0);
+    let known = newest_schema();
     match what? {
-        What::Empty => Ok(false),
+        What::Empty => Ok(None),
         What::Foreign => Err(foreign()),
         What::Ledger { schema } if schema > known => Err(OpenError::Newer {
             path: path.to_owned(),
             found: schema,
             known,
         }),
-        What::Ledger { .. } => Ok(true),
+        What::Ledger { schema } => Ok(Some(schema)),
     }
 }
 

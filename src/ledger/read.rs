@@ -1,15 +1,17 @@
 //! What is read without changing anything, on connections that cannot write.
 
 mod list;
+mod outbox;
 mod snapshot;
 
 use futures_util::TryStreamExt;
 use sqlx::Row;
 
 pub use list::Page;
+pub use outbox::{Lag, OutboxReader, Parked, Piece, unpark};
 pub use snapshot::SnapshotReader;
 
-use super::desk::{Desk, Named};
+use super::desk::{Desk, Named, OutboxRoom};
 use super::fault::{During, Fault};
 use super::rows::{SEQ_COLUMN, task_as_of_columns, task_from};
 use super::{Applied, Circumstances, Command, Ledger};
@@ -71,7 +73,7 @@ impl Ledger {
         let command = Command::Get(selector.clone());
         let named = Named::by(std::slice::from_ref(&command));
         // No task is made by reading one, so no key is that of a new one.
-        let mut desk = Desk::new(circumstances, i64::MAX);
+        let mut desk = Desk::new(circumstances, i64::MAX, OutboxRoom::UNUSED);
         if selector.pane_id().is_some() {
             let mut transaction = self.readers.begin().await.during("beginning to read")?;
             desk.load_by_id(&mut transaction, &named).await?;

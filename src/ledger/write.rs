@@ -1,5 +1,6 @@
 //! The one road by which a ledger changes.
 
+mod outbox;
 mod restore;
 mod statements;
 
@@ -10,7 +11,7 @@ use sqlx::{Connection, SqliteConnection};
 
 pub use restore::SnapshotWriter;
 
-use super::desk::{Desk, Key, Named};
+use super::desk::{Desk, Key, Named, OutboxRoom};
 use super::fault::{During, Fault, FaultKind};
 use super::fold::Folder;
 use super::fresh::Fresh;
@@ -18,6 +19,7 @@ use super::lock::{HolderLock, same_file};
 use super::open::{connect_writer, settle_on_disk};
 use super::recent::Recent;
 use super::{Applied, Circumstances, Command};
+use crate::faults::{self, Point};
 use statements::{execute, make_views, write_all};
 
 /// The writing side of an open ledger. One task owns it and is never cancelled; while it lives, no other process can
@@ -34,6 +36,8 @@ pub struct Writer {
     lock: HolderLock,
     /// What is left to others.
     shared: Shared,
+    /// How many changes may wait to be published.
+    unpublished_max: i64,
 }
 
 /// What the writer leaves in memory for those who read.
@@ -50,18 +54,25 @@ pub(super) struct Shared {
 struct Next {
     key: Key,
     seq: i64,
+    /// The cursor, which is not given but known by this.
+    published: i64,
 }
 
 impl Next {
     async fn load(connection: &mut SqliteConnection) -> Result<Self, sqlx::Error> {
-        let (key, seq): (i64, i64) = sqlx::query_as(
+        let (key, seq, published) = sqlx::query_as(
             "SELECT (SELECT coalesce(max(task_key), 0) FROM tasks) + 1,
                     max((SELECT coalesce(max(seq), 0) FROM revisions),
-                        (SELECT published_seq FROM ledger)) + 1",
+                        (SELECT published_seq FROM ledger)) + 1,
+                    (SELECT published_seq FROM ledger)",
         )
         .fetch_one(connection)
         .await?;
-        Ok(Self { key, seq })
+        Ok(Self {
+            key,
+            seq,
+            published,
+        })
     }
 }
 
@@ -82,7 +93,24 @@ impl Writer {
             next,
             lock,
             shared,
+            unpublished_max: i64::MAX,
         })
+    }
+
+    /// Refuses new work once so many changes wait to be published.
+    pub fn limit_unpublished(&mut self, changes: i64) {
+        self.unpublished_max = changes;
+    }
+
+    /// Whether new work is refused since too much waits to be published.
+    pub fn is_outbox_full(&self) -> bool {
+        self.outbox_room().left <= 0
+    }
+
+    fn outbox_room(&self) -> OutboxRoom {
+        let limit = self.unpublished_max;
+        let left = limit - (self.last_seq() - self.next.published);
+        OutboxRoom { limit, left }
     }
 
     /// The last revision in the outbox.
@@ -150,10 +178,11 @@ impl Writer {
         // A new connection finds the next numbers anew, so it comes first.
         self.connection().await?;
         let next = self.next;
+        let room = self.outbox_room();
         let recent = self.shared.recent.clone();
         let connection = self.connection().await?;
         let named = Named::by(commands);
-        let mut desk = Desk::new(circumstances, next.key);
+        let mut desk = Desk::new(circumstances, next.key, room);
         desk.recall(&recent, &named);
         let mut begun = false;
         match transact(
@@ -162,6 +191,7 @@ impl Writer {
         .await
         {
             Ok((applied, after)) => {
+                faults::pass(Point::AfterCommit);
                 // After the commit, so that nothing is answered that a removed file has taken with it.
                 if let Err(gone) = self.check_in_place() {
                     recent.forget_all();
@@ -284,7 +314,7 @@ async fn transact(
         .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
     if !desk.writes.is_empty() {
         desk.forget_changed(recent);
-        let after = write_all(connection, desk, next, begun).await?;
+        let after = write_all(connection, desk, desk.now(), next, begun).await?;
         return Ok((applied, after));
     }
     if *begun {

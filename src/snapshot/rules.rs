@@ -9,8 +9,11 @@ use crate::content::{JsonText, MAX_LEVELS, parse};
 use crate::task::{Disposition, Lifecycle, Status, Task, TaskResult};
 use crate::wire::{limits, may_be_in_task_id};
 
-/// Says what is wrong with a task, if anything.
-pub(super) fn check(task: &Task) -> Result<(), String> {
+/// Checks a task by the rules of the protocol, also those that no schema holds.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(task: &Task) -> Result<(), String> {
     check_identity(task)?;
     if let Some(metadata) = &task.metadata {
         is_object(

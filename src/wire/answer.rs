@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::{PROTOCOL_VERSION, Refusal, header};
+use super::{Code, PROTOCOL_VERSION, Refusal, header};
 use crate::task::words;
 
 words! {
@@ -23,6 +23,8 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// One JSON object.
     pub body: Bytes,
+    /// Why it is a refusal, if it is one.
+    pub refused: Option<Code>,
 }
 
 impl Answer {
@@ -30,7 +32,11 @@ impl Answer {
     pub fn done(body: Bytes, outcome: Option<Outcome>) -> Self {
         let mut headers = vec![(header::PROTOCOL, PROTOCOL_VERSION.to_owned())];
         headers.extend(outcome.map(|outcome| (header::OUTCOME, outcome.to_string())));
-        Self { headers, body }
+        Self {
+            headers,
+            body,
+            refused: None,
+        }
     }
 
     /// A refusal.
@@ -53,6 +59,7 @@ impl Answer {
         Self {
             headers,
             body: body.into(),
+            refused: Some(refusal.code),
         }
     }
 }

@@ -25,6 +25,13 @@ impl EventKind {
             Self::Task => "task",
         }
     }
+
+    /// The kind with this [`word`](Self::word).
+    pub fn from_short(word: &str) -> Option<Self> {
+        [Self::Result, Self::Task]
+            .into_iter()
+            .find(|kind| kind.word() == word)
+    }
 }
 
 /// At most what the headers of an event or answer take, in bytes. They hold the task ID three times (128 each), the

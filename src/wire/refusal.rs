@@ -228,6 +228,17 @@ impl Refusal {
         )
     }
 
+    /// More changes wait to be published than may.
+    pub fn too_much_unpublished(limit: i64) -> Self {
+        Self::new(
+            Code::Overloaded,
+            format!(
+                "{limit} changes wait to be published, which is as many as may; nothing was done, so send the same again \
+                 once events go out"
+            ),
+        )
+    }
+
     /// The store could not be written, or it is not known whether it was.
     pub fn unavailable() -> Self {
         Self::new(

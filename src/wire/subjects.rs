@@ -77,6 +77,17 @@ impl Endpoint {
     }
 }
 
+/// A JetStream stream of the protocol (docs/protocol.md, "Names").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKind {
+    /// Events.
+    Events,
+    /// Reports of workers that do not wait.
+    Reports,
+    /// Reports that can never be applied.
+    Dead,
+}
+
 impl Subjects {
     /// Takes a prefix without wildcards.
     ///
@@ -120,16 +131,48 @@ impl Subjects {
         format!("{}.event.{}.{task_id}", self.prefix, kind.word())
     }
 
+    /// The name of a stream: from the prefix in upper case, with `_` for `.`.
+    pub fn stream(&self, kind: StreamKind) -> String {
+        let word = match kind {
+            StreamKind::Events => "EVENTS",
+            StreamKind::Reports => "REPORTS",
+            StreamKind::Dead => "DEAD",
+        };
+        format!("{}_{word}", self.prefix.to_uppercase().replace('.', "_"))
+    }
+
+    /// All subjects of a stream.
+    pub fn all_of(&self, kind: StreamKind) -> String {
+        let words = match kind {
+            StreamKind::Events => "event",
+            StreamKind::Reports => "queue.report",
+            StreamKind::Dead => "dead",
+        };
+        format!("{}.{words}.>", self.prefix)
+    }
+
+    /// Where a report on one task waits that is not waited for.
+    pub fn queued_report_of(&self, task_id: &str) -> String {
+        format!("{}.queue.report.{task_id}", self.prefix)
+    }
+
+    /// Where a report on one task goes that can never be applied.
+    pub fn dead(&self, task_id: &str) -> String {
+        format!("{}.dead.{task_id}", self.prefix)
+    }
+
     /// Whether an answer may be published to this reply subject. Under our own prefix, under `$` or with a wildcard,
     /// somebody would have the service publish an event, a request or a system message for them (docs/protocol.md, "Reply subjects").
     pub fn may_answer_to(&self, reply: &str) -> bool {
         let under_prefix = reply
             .strip_prefix(&self.prefix)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        // A subject that came in a header has not been read as one by the server.
+        let one_word = !reply.contains(|c: char| c.is_whitespace() || c.is_control());
         let plain_tokens = reply
             .split('.')
             .all(|token| !matches!(token, "" | "*" | ">"));
-        plain_tokens && !under_prefix && !reply.starts_with('$')
+        one_word && plain_tokens && !under_prefix && !reply.starts_with('$')
     }
 }
 
@@ -150,6 +193,27 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_named_from_the_prefix() {
+        let names = |prefix: &str, kind| {
+            let subjects = Subjects::new(prefix).unwrap();
+            (subjects.stream(kind), subjects.all_of(kind))
+        };
+        let expected = |name: &str, all: &str| (name.to_owned(), all.to_owned());
+        assert_eq!(
+            names("tasklatch", StreamKind::Events),
+            expected("TASKLATCH_EVENTS", "tasklatch.event.>")
+        );
+        assert_eq!(
+            names("tasklatch", StreamKind::Reports),
+            expected("TASKLATCH_REPORTS", "tasklatch.queue.report.>")
+        );
+        assert_eq!(
+            names("team.a", StreamKind::Dead),
+            expected("TEAM_A_DEAD", "team.a.dead.>")
+        );
+    }
+
+    #[test]
     fn an_answer_goes_to_no_subject_that_is_ours_the_servers_or_a_wildcard() {
         let subjects = Subjects::new("team.latch").unwrap();
         for good in ["_INBOX.abc.1", "inbox", "team.latches.x", "team", "a*b.c"] {
@@ -165,6 +229,9 @@ mod tests {
             "_INBOX.>",
             "*",
             "a..b",
+            "a b",
+            "a\tb",
+            "a\nb",
             "",
         ] {
             assert!(!subjects.may_answer_to(bad), "{bad:?}");

@@ -2,6 +2,6 @@
 
 mod limits;
 mod pauses;
-mod requesters;
+pub mod requesters;
 mod restarts;
 mod stopping;

@@ -131,7 +131,12 @@ fn answer(applied: &Applied) -> Answer {
             expired: *expired,
             more: *more,
         },
-        Applied::Published | Applied::Probed | Applied::Folded | Applied::Looked => {
+        Applied::Published
+        | Applied::Parked
+        | Applied::Pruned
+        | Applied::Probed
+        | Applied::Folded
+        | Applied::Looked => {
             panic!("nobody asked for that")
         }
     }

@@ -233,6 +233,12 @@ impl<'p> Bench<'p> {
             Some(written) => text += &format!("  WRITTEN: {written:?}"),
             None => {}
         }
+        if let Some(lag) = round.lag.filter(|lag| lag.changes > 0) {
+            text += &format!(
+                "  events {} changes, {:.2} s behind",
+                lag.changes, lag.seconds
+            );
+        }
         if measured.ended_early {
             text += &format!("  tasks used up after {:.2} s", measured.seconds);
         }
@@ -257,6 +263,7 @@ async fn measure(stand: &mut Stand<'_>, turn: &Turn, load: &Load) -> Result<Roun
     };
     let quiet = !turn.pace.quiet || wait_until_quiet().await?;
     let measured = stand.generate(load).await?;
+    let lag = stand.lag().await?;
     let written = match watched {
         Some(watched) => Some(watched.end().await?),
         None => None,
@@ -271,6 +278,7 @@ async fn measure(stand: &mut Stand<'_>, turn: &Turn, load: &Load) -> Result<Roun
         measured,
         fdatasync_us: fdatasync_us(stand.folder())?,
         written,
+        lag,
     })
 }
 

@@ -97,6 +97,15 @@ pub const TASKLATCH: Design = Design {
     guess: (2_000.0, 50_000.0),
 };
 
+/// The service with events in the event stream.
+const TASKLATCH_STREAM: Design = Design {
+    name: "tasklatch-stream",
+    broker: Kind::JetStream,
+    responder: Responder::Service(&["--events", "jetstream"]),
+    guess: (1_500.0, 30_000.0),
+    ..TASKLATCH
+};
+
 const PER_REPORT: Design = Design {
     name: "per-report",
     broker: Kind::Plain,
@@ -176,6 +185,12 @@ pub const CASES: &[Case] = &[
     Case {
         name: "first",
         what: "tasklatch: first reports",
+        ..PLAIN_CASE
+    },
+    Case {
+        name: "first-stream",
+        what: "tasklatch: first reports, with events in the event stream",
+        design: &TASKLATCH_STREAM,
         ..PLAIN_CASE
     },
     Case {

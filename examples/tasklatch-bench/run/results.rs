@@ -37,8 +37,19 @@ pub struct Round {
     pub fdatasync_us: f64,
     /// What was written to the database, where nothing should be.
     pub written: Option<Written>,
+    /// How far the events of the service were behind when the last answer had come.
+    pub lag: Option<Behind>,
     /// Why its figures are doubtful.
     pub noise: Vec<String>,
+}
+
+/// How far events are behind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Behind {
+    /// Changes that wait to be published. Each has one event, an accepted report two.
+    pub changes: i64,
+    /// How long the oldest of them has waited.
+    pub seconds: f64,
 }
 
 impl Round {
@@ -182,6 +193,7 @@ pub mod tests {
             },
             fdatasync_us: 100.0,
             written: None,
+            lag: None,
             noise: Vec::new(),
         }
     }

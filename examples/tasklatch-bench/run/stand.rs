@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use tasklatch::ledger::{OutboxReader, open_read_only};
+use tasklatch::task::Timestamp;
 use tempfile::TempDir;
 
 use super::broker::Broker;
 use super::design::{Design, Responder, Tasks};
 use super::machine::wait_until_at_rest;
 use super::process::{From, Process};
+use super::results::Behind;
 use crate::failure::{During, Result};
 use crate::generate::{Expect, Measured, Workload};
 use crate::respond::{READY, store};
@@ -156,6 +159,24 @@ impl<'p> Stand<'p> {
     /// If it goes on.
     pub async fn wait_until_at_rest(&self) -> Result<()> {
         wait_until_at_rest(self.responder.pid(), self.programs.look).await
+    }
+
+    /// How far the events of the service are behind.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub async fn lag(&self) -> Result<Option<Behind>> {
+        if !matches!(self.design.responder, Responder::Service(_)) {
+            return Ok(None);
+        }
+        let connection = open_read_only(&self.database).await;
+        let connection = connection.during("look into the outbox")?;
+        let lag = OutboxReader::new(connection).lag().await;
+        let lag = lag.during("look into the outbox")?;
+        Ok(Some(Behind {
+            changes: lag.changes,
+            seconds: lag.seconds(Timestamp::now()),
+        }))
     }
 
     /// Stops the responder and starts it again, so that it has nothing in memory.

@@ -81,7 +81,7 @@ fn grown(ledger_tasks: u64) -> impl Fn(&Setting) -> bool + Copy {
 type Point = (&'static str, u32);
 
 /// The targets that compare rates: number, words, at least how many times the second the first is, and the two.
-const RATES: [(u32, &str, f64, Point, Point); 8] = [
+const RATES: [(u32, &str, f64, Point, Point); 9] = [
     (
         1,
         "first reports, 1024 in flight, against echo",
@@ -137,6 +137,13 @@ const RATES: [(u32, &str, f64, Point, Point); 8] = [
         0.5,
         ("retries", 1024),
         ("echo", 1024),
+    ),
+    (
+        11,
+        "first reports, 1024 in flight, with events in the event stream, against events by plain NATS",
+        0.6,
+        ("first-stream", 1024),
+        ("first", 1024),
     ),
 ];
 
@@ -216,7 +223,7 @@ pub fn needs(case: &str, in_flight: u32) -> bool {
     match case {
         "echo" | "first" => true,
         "retries" => in_flight >= 64,
-        "per-report" => in_flight == 1024,
+        "per-report" | "first-stream" => in_flight == 1024,
         "kv-create-always" | "kv-whole" => in_flight == 256,
         name => name == GROWTH.name || name == LONG.name,
     }
@@ -245,7 +252,7 @@ mod tests {
                 .all(|(_, judgment)| *judgment == Judgment::NotMeasured)
         );
         let numbers: Vec<u32> = judged.iter().map(|(number, _)| *number).collect();
-        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 8, 9, 10]);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 8, 9, 10, 11]);
     }
 
     #[test]

@@ -49,7 +49,12 @@ impl<'a> Named<'a> {
         let mut named = Self::default();
         for command in commands {
             match command {
-                Command::Published(_) | Command::Probe | Command::Fold | Command::Look => {}
+                Command::Published(_)
+                | Command::Park(_)
+                | Command::Prune { .. }
+                | Command::Probe
+                | Command::Fold
+                | Command::Look => {}
                 Command::Sweep => named.sweep = true,
                 Command::Get(selector) => named.add(selector),
                 Command::Change(change) => match change {

@@ -2,14 +2,42 @@
 
 use sqlx::{Connection, Row, SqliteConnection};
 
-use super::{OUTGOING_SQL, Outgoing, events_as_of};
+use super::{Outgoing, events_as_of};
 use crate::ledger::fault::{During, Fault};
 use crate::ledger::ledger_id_of;
-use crate::ledger::rows::{SEQ_COLUMN, task_columns, task_from};
+use crate::ledger::rows::{SEQ_COLUMN, task_as_of_columns, task_columns, task_from};
 use crate::task::Task;
 
 /// How many rows a page has at most.
 const PAGE_ROWS: i64 = 64;
+
+/// Revisions that are not published, and those with a parked event: a snapshot has both events of such a one, as they are
+/// other events under the identity that a restore gives.
+const UNPUBLISHED_SQL: &str = concat!(
+    "SELECT ",
+    task_as_of_columns!(),
+    " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
+      LEFT JOIN results AS r ON r.task_key = v.task_key
+      WHERE v.seq > ?1 AND (v.seq > ?2 OR v.seq IN (SELECT value FROM json_each(?4))) ORDER BY v.seq LIMIT ?3"
+);
+
+/// Revisions with a parked event. A database of the first schema has none, and can be saved before it is brought up to date.
+async fn parked_seqs(connection: &mut SqliteConnection) -> Result<Vec<i64>, Fault> {
+    let reading = "reading parked events";
+    let tables: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'parked_events'",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .during(reading)?;
+    if tables == 0 {
+        return Ok(Vec::new());
+    }
+    sqlx::query_scalar("SELECT DISTINCT seq FROM parked_events ORDER BY seq")
+        .fetch_all(connection)
+        .await
+        .during(reading)
+}
 
 /// Reads one moment of a ledger, beside a service that goes on. While it is open the write-ahead log cannot be folded
 /// away, so it must not wait on anybody slow.
@@ -17,6 +45,9 @@ const PAGE_ROWS: i64 = 64;
 pub struct SnapshotReader {
     connection: SqliteConnection,
     after_key: i64,
+    published_seq: i64,
+    /// Revisions with a parked event, in their order.
+    parked: Vec<i64>,
     after_seq: i64,
 }
 
@@ -31,14 +62,19 @@ impl SnapshotReader {
             .await
             .during("beginning to read")?;
         // SQLite takes the picture at the first reading, which this is.
-        let after_seq = sqlx::query_scalar("SELECT published_seq FROM ledger")
+        let published_seq = sqlx::query_scalar("SELECT published_seq FROM ledger")
             .fetch_one(&mut connection)
             .await
             .during("reading the cursor")?;
+        let parked = parked_seqs(&mut connection).await?;
         Ok(Self {
             connection,
             after_key: 0,
-            after_seq,
+            published_seq,
+            after_seq: parked
+                .first()
+                .map_or(published_seq, |first| published_seq.min(first - 1)),
+            parked,
         })
     }
 
@@ -89,14 +125,16 @@ impl SnapshotReader {
         Ok(tasks)
     }
 
-    /// The next revisions that had not been published, in commit order; empty at the end.
+    /// The next revisions that had not been published, or not with all their events, in commit order; empty at the end.
     ///
     /// # Errors
     /// If the store cannot be read.
     pub async fn next_unpublished(&mut self) -> Result<Vec<Outgoing>, Fault> {
-        let rows = sqlx::query(OUTGOING_SQL)
+        let rows = sqlx::query(UNPUBLISHED_SQL)
             .bind(self.after_seq)
+            .bind(self.published_seq)
             .bind(PAGE_ROWS)
+            .bind(serde_json::json!(self.parked).to_string())
             .fetch_all(&mut self.connection)
             .await
             .during("reading the outbox")?;

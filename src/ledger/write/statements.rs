@@ -8,7 +8,8 @@ use sqlx::error::BoxDynError;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments, AssertSqlSafe, Sqlite, SqliteConnection, Type};
 
-use super::Next;
+use super::{Next, outbox};
+use crate::faults::{self, Point};
 use crate::ledger::desk::{Desk, Key, Revision, Step};
 use crate::ledger::fault::{During, Fault};
 use crate::task::{Disposition, Task, TaskResult, Timestamp};
@@ -26,6 +27,7 @@ pub(super) async fn make_views(connection: &mut SqliteConnection) -> Result<(), 
 pub(super) async fn write_all(
     connection: &mut SqliteConnection,
     desk: &Desk,
+    now: Timestamp,
     next: Next,
     begun: &mut bool,
 ) -> Result<Next, Fault> {
@@ -42,7 +44,9 @@ pub(super) async fn write_all(
     let with_result = of(Step::WithResult);
     let lists = [&created, &without_result, &reported, &with_result];
     let statements = lists.iter().filter(|list| !list.is_empty()).count()
+        + usize::from(!writes.parked.is_empty())
         + usize::from(writes.published.is_some())
+        + usize::from(writes.prune.is_some())
         + usize::from(writes.probe);
     // One statement is a transaction by itself.
     let alone = !*begun && statements == 1;
@@ -50,22 +54,33 @@ pub(super) async fn write_all(
         execute(connection, "BEGIN IMMEDIATE").await?;
         *begun = true;
     }
+    if alone {
+        // It commits itself.
+        faults::pass(Point::BeforeCommit);
+    }
     insert_creations(connection, &created).await?;
     insert_changes(connection, &without_result).await?;
     insert_reports(connection, &reported).await?;
     insert_changes(connection, &with_result).await?;
+    // Before the cursor, which passes them.
+    outbox::park(connection, &writes.parked, now).await?;
     if let Some(seq) = writes.published {
-        move_cursor(connection, seq).await?;
+        outbox::move_cursor(connection, seq).await?;
+    }
+    if let Some((first, last, before)) = writes.prune {
+        outbox::prune(connection, first, last, before).await?;
     }
     if writes.probe {
         execute(connection, "UPDATE ledger SET probes = probes + 1").await?;
     }
     if !alone {
+        faults::pass(Point::BeforeCommit);
         execute(connection, "COMMIT").await?;
     }
     Ok(Next {
         key: next.key + created.len() as i64,
         seq: next.seq + writes.revisions.len() as i64,
+        published: next.published.max(writes.published.unwrap_or(0)),
     })
 }
 
@@ -155,15 +170,6 @@ async fn insert_changes(
         Ok(())
     });
     done.await.map(drop)
-}
-
-async fn move_cursor(connection: &mut SqliteConnection, seq: i64) -> Result<(), Fault> {
-    sqlx::query("UPDATE ledger SET published_seq = ?1 WHERE published_seq < ?1")
-        .bind(seq)
-        .execute(connection)
-        .await
-        .during("moving the cursor")
-        .map(drop)
 }
 
 /// Adds tasks as they are, whose results are there already.
@@ -263,22 +269,22 @@ fn artifacts_text(artifacts: &[String]) -> String {
 const WITHOUT_PADDING: &str = ") WHERE column1 IS NOT NULL";
 
 /// A statement over a list of rows.
-struct Rows {
-    what: &'static str,
-    head: &'static str,
-    columns: usize,
-    tail: &'static str,
+pub(super) struct Rows {
+    pub what: &'static str,
+    pub head: &'static str,
+    pub columns: usize,
+    pub tail: &'static str,
 }
 
 /// The parameters of a statement.
 #[derive(Default)]
-struct Parameters {
+pub(super) struct Parameters {
     arguments: SqliteArguments,
     unbindable: Option<BoxDynError>,
 }
 
 impl Parameters {
-    fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
+    pub(super) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
         if let Err(error) = self.arguments.add(value) {
             self.unbindable = Some(error);
         }
@@ -295,7 +301,7 @@ impl Parameters {
 
 impl Rows {
     /// Gives how many rows were written, as SQLite counts.
-    async fn execute<T>(
+    pub(super) async fn execute<T>(
         &self,
         connection: &mut SqliteConnection,
         items: &[T],

@@ -169,7 +169,7 @@ fn format_pub(subject: &str, reply: &str, payload: &str) -> Vec<u8> {
 }
 
 /// `HPUB` with any bytes as its headers.
-fn format_hpub(subject: &str, reply: &str, headers: &str, payload: &str) -> Vec<u8> {
+pub fn format_hpub(subject: &str, reply: &str, headers: &str, payload: &str) -> Vec<u8> {
     let total = headers.len() + payload.len();
     format!(
         "HPUB {subject} {reply} {} {total}\r\n{headers}{payload}\r\n",
@@ -179,7 +179,7 @@ fn format_hpub(subject: &str, reply: &str, headers: &str, payload: &str) -> Vec<
 }
 
 /// Sends the server bytes as a client would, and returns when it has taken them.
-async fn raw(broker: &Broker, bytes: &[u8]) {
+pub async fn raw(broker: &Broker, bytes: &[u8]) {
     let address = broker.url().trim_start_matches("nats://").to_owned();
     let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     writer

@@ -131,10 +131,10 @@ async fn a_snapshot_of_a_restored_ledger_has_the_same_task_lines_byte_for_byte_a
 
 #[tokio::test]
 async fn a_restore_killed_in_the_middle_leaves_an_empty_ledger_or_none_and_can_be_repeated() {
-    const TASKS: usize = 4_000;
+    const TASKS: usize = 12_000;
     let mut stage = Stage::set().await;
-    stage.worker.create("t-0000").await;
-    let mut report = full_report("t-0000", "completed");
+    stage.worker.create("t-00000").await;
+    let mut report = full_report("t-00000", "completed");
     report["summary"] = json!("x".repeat(4_000));
     stage.worker.report(&report).await.task();
     Outside::read(&stage.database())
@@ -144,7 +144,7 @@ async fn a_restore_killed_in_the_middle_leaves_an_empty_ledger_or_none_and_can_b
     let file = save(&stage, "one").await;
     stage.service.kill().await;
     let (head, one) = (lines(&file)[0].clone(), content(&file)[0].clone());
-    let many = (0..TASKS).map(|number| one.replace("t-0000", &format!("t-{number:04}")));
+    let many = (0..TASKS).map(|number| one.replace("t-00000", &format!("t-{number:05}")));
     let big = stage.folder.path().join("big");
     std::fs::write(
         &big,
@@ -202,7 +202,7 @@ async fn a_restore_killed_in_the_middle_leaves_an_empty_ledger_or_none_and_can_b
         TASKS as i64
     );
     stage.service = Service::start(&stage.broker, &database, &[]).await;
-    report["task_id"] = json!("t-3999");
+    report["task_id"] = json!(format!("t-{:05}", TASKS - 1));
     assert_eq!(
         stage.worker.report(&report).await.outcome(),
         Some("replayed")

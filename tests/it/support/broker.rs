@@ -1,6 +1,6 @@
 //! A real nats-server, as a child process on a free port of the loopback interface.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -157,8 +157,33 @@ impl Broker {
         self.restart().await;
     }
 
+    /// Starts it again with other options.
+    pub async fn restart_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.restart().await;
+    }
+
+    /// Where its files are.
+    pub fn store(&self) -> &Path {
+        self.store.path()
+    }
+
     /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id().unwrap()
+    }
+}
+
+/// Makes a folder the copy of another.
+pub fn copy_folder(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
     }
 }

@@ -10,14 +10,16 @@ mod observer;
 mod outside;
 mod service;
 pub mod stage;
+mod stream;
 mod worker;
 
-pub use broker::{Broker, binary as broker_binary};
+pub use broker::{Broker, binary as broker_binary, copy_folder};
 pub use burst::Burst;
 pub use load::{Dice, Witness, eventually, first_of_each, insist, pair_of_each};
 pub use observer::{Observer, Seen};
 pub use outside::{Outside, commit_cut_off, http_get};
 pub use service::{BINARY, Service, signal};
+pub use stream::EventStream;
 pub use worker::{Reply, Worker, full_report};
 
 use std::time::Duration;

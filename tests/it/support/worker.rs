@@ -70,6 +70,12 @@ impl Worker {
         self.ask_bytes(subject, body.to_string().into_bytes()).await
     }
 
+    /// Reviews a task.
+    pub async fn review(&self, task_id: &str, verdict: &str) -> Value {
+        let review = json!({"task_id": task_id, "verdict": verdict});
+        self.ask("tasklatch.task.review", &review).await.task()
+    }
+
     /// Sends a request of any bytes and waits for its answer.
     pub async fn ask_bytes(&self, subject: &str, payload: impl Into<Bytes>) -> Reply {
         let request = self.client.request(subject.to_owned(), payload.into());

@@ -1,0 +1,285 @@
+//! Reports from the report stream (docs/protocol.md, "Durable reports").
+//!
+//! They are pulled as fast as they are settled, decoded like a request and handed to the one writer by the same queue. The
+//! stream hears that a report is settled only after its transaction is durable; until then it keeps the report and delivers
+//! it again, which is a replay. Whatever goes wrong with the stream is tried again for ever, from the making of the
+//! streams on, and shows in `/ready` meanwhile.
+
+mod dead;
+mod pull;
+mod settle;
+mod skim;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::stream::{ConsumerError, Stream};
+use async_nats::jetstream::{self, AckKind, Context};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio_util::sync::CancellationToken;
+
+use super::{Consumer, InHand, Share};
+use crate::health::Health;
+use crate::ids;
+use crate::nats::Connection;
+use crate::streams::{JETSTREAM_WITHIN, StreamError, Wanted};
+use crate::wire::{Endpoint, Refusal, Request, Subjects, decode};
+
+use pull::{Pull, PullError};
+pub use settle::Delivery;
+use settle::{Origin, Settler};
+
+/// The name of the consumer on the report stream.
+const CONSUMER: &str = "tasklatch";
+
+/// How long the stream waits for a report to be settled before it delivers it again. Twice is harmless.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+
+/// How many reports the stream hands out at most that are not settled: those in hand, those that were pulled, and those
+/// that wait for another try.
+const ACK_PENDING_MAX: i64 = 8192;
+
+/// How many reports from the stream are in hand at once. They share the queue of the writer with requests, which have
+/// their own places in it.
+pub const IN_HAND_MAX: usize = 2048;
+
+/// How many bytes they have at most.
+const IN_HAND_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How long to wait before the stream is tried again, at most.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Takes reports from the report stream.
+pub struct DurableReports {
+    consumer: Consumer,
+    connection: Connection,
+    subjects: Subjects,
+    context: Context,
+    reports: Wanted,
+    in_hand: InHand,
+    settler: Arc<Settler>,
+    health: Arc<Health>,
+}
+
+/// Why reports cannot be taken now.
+#[derive(Debug, thiserror::Error)]
+enum DurableError {
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error("the consumer {CONSUMER} of the stream {stream} cannot be had: {source}")]
+    Consumer {
+        stream: String,
+        source: ConsumerError,
+    },
+    #[error(
+        "the consumer {CONSUMER} of the stream {stream} {what}; change it, or remove it and have it made anew"
+    )]
+    Unfit { stream: String, what: &'static str },
+    #[error(transparent)]
+    Pull(#[from] PullError),
+}
+
+impl DurableReports {
+    /// Gets ready to take reports over a connection of its own, and to answer them like `consumer`.
+    pub fn new(consumer: Consumer, connection: Connection, subjects: &Subjects) -> Self {
+        let context = ContextBuilder::new()
+            .timeout(JETSTREAM_WITHIN)
+            .build(connection.client.clone());
+        let health = consumer.health.clone();
+        health.durable_failed("they are about to be");
+        let settler = Settler::new(context.clone(), subjects, health.clone());
+        Self {
+            reports: Wanted::reports(subjects),
+            in_hand: InHand::new(IN_HAND_MAX, IN_HAND_BYTES_MAX),
+            settler: Arc::new(settler),
+            subjects: subjects.clone(),
+            consumer,
+            connection,
+            context,
+            health,
+        }
+    }
+
+    /// Takes reports until `stop` is cancelled. What was delivered and not taken on by then goes back to the stream.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut waits = None;
+        loop {
+            let mut is_well = false;
+            let others = connects(self.consumer.replier.client());
+            let Err(error) = self.session(&stop, &mut is_well).await else {
+                return;
+            };
+            if is_well {
+                waits = None;
+            }
+            let is_lost = matches!(error, DurableError::Pull(PullError::Reconnected));
+            if is_lost && others == connects(self.consumer.replier.client()) {
+                // Only this connection, so that the reason may be one of the reports.
+                let skimmed = skim::skim(self.consumer.replier.client(), &self.subjects);
+                if let Some(Err(error)) = stop.run_until_cancelled(skimmed).await {
+                    tracing::warn!(error = %error, "cannot look for a report that costs the connection");
+                }
+            }
+            // A connection that was lost and is there again is no reason to wait.
+            if is_well && is_lost {
+                continue;
+            }
+            self.health.durable_failed(&error.to_string());
+            let waits = waits.get_or_insert_with(|| retry_waits().build());
+            let wait = waits.next().unwrap_or(RETRY_MAX);
+            tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "durable reports are not taken");
+            let waited = tokio::time::sleep(wait);
+            if stop.run_until_cancelled(waited).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Takes reports until something fails. `is_well` says that the stream has answered.
+    async fn session(
+        &self,
+        stop: &CancellationToken,
+        is_well: &mut bool,
+    ) -> Result<(), DurableError> {
+        let Some(begun) = stop.run_until_cancelled(self.begin()).await else {
+            return Ok(());
+        };
+        let (mut pull, origin) = begun?;
+        loop {
+            let Some(came) = stop.run_until_cancelled(pull.next()).await else {
+                break;
+            };
+            let came = came?;
+            if !std::mem::replace(is_well, true) {
+                self.health.durable_ok();
+                tracing::info!(stream.name = %origin.stream, "taking durable reports");
+            }
+            let Some(message) = came else {
+                continue;
+            };
+            let room = self.in_hand.wait(message.length);
+            match stop.run_until_cancelled(room).await {
+                Some(share) => self.accept(message, &origin, share).await,
+                None => {
+                    give_back(message).await;
+                    break;
+                }
+            }
+        }
+        pull.close().await;
+        Ok(())
+    }
+
+    /// Sees to the streams and the consumer.
+    async fn begin(&self) -> Result<(Pull, Arc<Origin>), DurableError> {
+        let stream = self.reports.ensure(&self.context).await?.stream;
+        self.settler.ensure_dead().await?;
+        let consumer = ensure_consumer(&stream).await?;
+        let origin = Origin {
+            stream: self.reports.name().to_owned(),
+            created: stream.cached_info().created.unix_timestamp_nanos(),
+        };
+        let pull = Pull::begin(&self.connection, self.context.clone(), consumer).await?;
+        self.settler.prove_again();
+        Ok((pull, Arc::new(origin)))
+    }
+
+    async fn accept(&self, message: jetstream::Message, origin: &Arc<Origin>, share: Share) {
+        let Some(delivery) = Delivery::of(message, origin, &self.settler) else {
+            return;
+        };
+        let decoded = decode(
+            Endpoint::ReportOfTask,
+            Some(delivery.task_id()),
+            delivery.payload(),
+            ids::new_task_id,
+        );
+        let ticket = self.consumer.replier.ticket_of(delivery, share);
+        match decoded {
+            Ok(Request::Change(change)) => self.consumer.change(change, ticket).await,
+            Err(refusal) => self.consumer.refuse(ticket, &refusal).await,
+            // Nothing else is decoded for this endpoint.
+            Ok(Request::Get(_) | Request::List(_)) => {
+                self.consumer.refuse(ticket, &Refusal::internal()).await;
+            }
+        }
+    }
+}
+
+impl InHand {
+    /// Waits for a share; the largest report gets one when nothing else is in hand.
+    async fn wait(&self, bytes: usize) -> Share {
+        let bytes = bytes.clamp(1, IN_HAND_BYTES_MAX) as u32;
+        // The semaphores are never closed.
+        #[allow(clippy::expect_used)]
+        Share {
+            _request: (self.requests.clone().acquire_owned())
+                .await
+                .expect("a place in hand"),
+            _bytes: (self.bytes.clone().acquire_many_owned(bytes))
+                .await
+                .expect("room in hand"),
+        }
+    }
+}
+
+/// Gets the durable consumer, and makes it if it is missing. One that is there is left as it is.
+async fn ensure_consumer(stream: &Stream) -> Result<PullConsumer, DurableError> {
+    let name = || stream.cached_info().config.name.clone();
+    let wanted = Config {
+        durable_name: Some(CONSUMER.to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: ACK_WAIT,
+        max_deliver: -1,
+        max_ack_pending: ACK_PENDING_MAX,
+        ..Config::default()
+    };
+    let consumer: PullConsumer = stream
+        .get_or_create_consumer(CONSUMER, wanted)
+        .await
+        .map_err(|source| DurableError::Consumer {
+            stream: name(),
+            source,
+        })?;
+    let there = &consumer.cached_info().config;
+    let what = if there.ack_policy != AckPolicy::Explicit {
+        "does not wait for acknowledgments"
+    } else if there.max_deliver > 0 {
+        "gives up on a report after some deliveries"
+    } else if !there.filter_subject.is_empty() || !there.filter_subjects.is_empty() {
+        "leaves out some subjects"
+    } else if there.headers_only {
+        "leaves out the payloads"
+    } else {
+        return Ok(consumer);
+    };
+    Err(DurableError::Unfit {
+        stream: name(),
+        what,
+    })
+}
+
+/// Has the stream deliver a report again as soon as somebody asks.
+async fn give_back(message: jetstream::Message) {
+    if let Err(error) = message.ack_with(AckKind::Nak(None)).await {
+        tracing::debug!(error = %error, "a report is not given back; the stream finds out");
+    }
+}
+
+/// How often a client has connected: what was sent on an earlier connection may be lost.
+fn connects(client: &async_nats::Client) -> u64 {
+    let statistics = client.statistics();
+    statistics.connects.load(Ordering::SeqCst)
+}
+
+fn retry_waits() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(RETRY_MAX)
+        .with_jitter()
+        .without_max_times()
+}
