@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use async_nats::{
     Client, ConnectError, ConnectErrorKind, Event, HeaderMap, HeaderName, Subscriber,
 };
+use backon::ExponentialBuilder;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
@@ -22,6 +23,18 @@ const CONNECT_RETRY: Duration = Duration::from_secs(1);
 
 /// How often a fault that may come with every message is logged at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The longest wait of [`retry_waits`].
+pub const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// How long to wait between tries at what may pass: longer and longer, for ever.
+pub fn retry_waits() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(RETRY_MAX)
+        .with_jitter()
+        .without_max_times()
+}
 
 /// A connection that can never be had as it is configured.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use backon::{BackoffBuilder, ExponentialBuilder};
+use backon::BackoffBuilder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ use crate::consumer::{Then, Work};
 use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
-use crate::nats::{Connection, RoundTripError};
+use crate::nats::{Connection, RETRY_MAX, RoundTripError, retry_waits};
 use crate::streams::{StreamError, Wanted};
 use crate::wire::{Event, EventKind, Subjects};
 
@@ -337,16 +337,6 @@ impl Relay {
 /// How long the relay waits when the stream has moved, and how often in a row that is no trouble.
 const STREAM_MOVED_WAIT: Duration = Duration::from_millis(5);
 const STREAM_MOVED_MAX: u32 = 50;
-
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
-fn retry_waits() -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(RETRY_MAX)
-        .with_jitter()
-        .without_max_times()
-}
 
 /// Why an event of this size can never be published where messages of `limit` bytes at most are taken.
 fn too_large(bytes: usize, limit: usize, whose: &str) -> String {

@@ -19,13 +19,13 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{ConsumerError, Stream};
 use async_nats::jetstream::{self, AckKind, Context};
-use backon::{BackoffBuilder, ExponentialBuilder};
+use backon::BackoffBuilder;
 use tokio_util::sync::CancellationToken;
 
 use super::{Consumer, InHand, Share};
 use crate::health::Health;
 use crate::ids;
-use crate::nats::Connection;
+use crate::nats::{Connection, RETRY_MAX, retry_waits};
 use crate::streams::{JETSTREAM_WITHIN, StreamError, Wanted};
 use crate::wire::{Endpoint, Refusal, Request, Subjects, decode};
 
@@ -49,9 +49,6 @@ pub const IN_HAND_MAX: usize = 2048;
 
 /// How many bytes they have at most.
 const IN_HAND_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// How long to wait before the stream is tried again, at most.
-const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Takes reports from the report stream.
 pub struct DurableReports {
@@ -274,12 +271,4 @@ async fn give_back(message: jetstream::Message) {
 fn connects(client: &async_nats::Client) -> u64 {
     let statistics = client.statistics();
     statistics.connects.load(Ordering::SeqCst)
-}
-
-fn retry_waits() -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(RETRY_MAX)
-        .with_jitter()
-        .without_max_times()
 }

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `--seconds N`, `--minutes N` | how long trouble is made; 40 seconds if nothing is said |
 //! | `--seed N` | the same sequence of troubles again; when in it they strike is up to the machine |
-//! | `--events core\|jetstream` | how the service publishes |
+//! | `--events core\|jetstream` | how the service publishes; `jetstream` if nothing is said |
 //! | `--only WORD` | only troubles whose name has this in it, such as `disk` |
 //! | `--no-durable` | no report goes through the report stream |
 //!
