@@ -21,7 +21,7 @@ export TASKLATCH_TEST_NATS_SERVER := $(CURDIR)/.tools/bin/nats-server
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers build demo test test-servers torture wire lint deny measure-snapshot measure-durable bench bench-build bench-short fuzz clean-tools
+.PHONY: help setup servers build demo test test-servers torture wire compose-test lint deny measure-snapshot measure-durable bench bench-build bench-short fuzz clean-tools
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,10 +58,15 @@ wire: setup ## check the protocol with a client that knows nothing else (nats-py
 	$(CARGO) build --locked
 	@PYTHONPATH="$(CURDIR)/.tools/py" $(PYTHON) tests/wire/protocol_check.py $(if $(V),--verbose) $(if $(ONLY),--only "$(ONLY)")
 
+compose-test: ## bring compose.yaml up, test it from a container of its own, and take it down; TIMES=2 runs the tests so often
+	@scripts/compose-test $(TIMES)
+
 lint: ## check formatting, clippy and rustdoc, warnings denied
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) fmt --check --manifest-path tests/compose/Cargo.toml
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --manifest-path tests/compose/Cargo.toml -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 
 deny: ## check bans, licences and sources, and advisories where their database can be reached

@@ -23,6 +23,7 @@ mod ledger;
 mod logging;
 mod pages;
 mod report;
+mod secrets;
 mod serve;
 mod show;
 mod signals;
@@ -78,6 +79,9 @@ enum Verb {
     /// Check the database of a service
     #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
     Ledger(ledger::LedgerCommand),
+    /// Make the keys, permissions and certificates of a secured NATS server
+    #[command(subcommand)]
+    Secrets(secrets::SecretsCommand),
     /// Ask a service on this machine whether it is ready
     Health(health::HealthOptions),
     /// Print the completions for a shell
@@ -225,6 +229,7 @@ fn execute(cli: Cli, ui: &Ui) -> Result<(), CliError> {
         Verb::Snapshot(command) => snapshot::run(command, ui),
         Verb::Events(command) => on_all_cores(events::run(command, shared, ui)),
         Verb::Ledger(command) => on_all_cores(ledger::run(command, shared, ui)),
+        Verb::Secrets(command) => secrets::run(command, &shared, ui),
         Verb::Health(options) => health::run(&options, ui),
         Verb::Completions(options) => pages::completions(&options, ui),
         Verb::Man(options) => pages::man(&options, ui),
@@ -332,7 +337,16 @@ mod tests {
     #[test]
     fn the_help_of_every_verb_that_asks_a_service_tells_the_exit_codes() {
         for mut command in commands(&Cli::command()) {
-            let silent = ["serve", "dev", "completions", "man", "health", "help"];
+            let silent = [
+                "serve",
+                "dev",
+                "completions",
+                "man",
+                "health",
+                "help",
+                "secrets",
+                "make",
+            ];
             if !silent.contains(&command.get_name()) {
                 let help = command.render_long_help().to_string();
                 assert!(help.contains("nobody answered"), "{}", command.get_name());

@@ -12,7 +12,7 @@
 //! 4. The answer goes out after the commit, and [`relay`] publishes the events from the outbox.
 //!
 //! Around it: [`service`] puts the parts together, [`snapshot`] carries a ledger elsewhere, [`client`] and [`cli`] are
-//! the other end of the wire.
+//! the other end of the wire. [`secrets`] makes what a secured server needs.
 
 pub mod cli;
 pub mod client;
@@ -29,6 +29,7 @@ pub mod nats;
 pub mod operate;
 pub mod relay;
 pub mod report;
+pub mod secrets;
 pub mod service;
 pub mod snapshot;
 pub mod streams;

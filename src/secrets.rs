@@ -1,0 +1,282 @@
+//! What a secured NATS server and its users need: NKeys with the permissions of their roles, and a development CA for TLS
+//! (docs/security.md). Made once, and kept by whatever is made later.
+//!
+//! Each part has a folder of its own, so that a container or a person is given that one and no other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nkeys::KeyPair;
+
+use crate::task::Timestamp;
+use crate::wire::Subjects;
+
+mod certificates;
+mod roles;
+
+pub use roles::Role;
+
+/// What the private inbox of a user begins with; the rest is its name.
+pub const INBOX_PREFIX: &str = "_INBOX";
+
+/// The most characters of a user's name.
+const NAME_CHARS: usize = 64;
+
+/// Why it could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    /// A file or folder.
+    #[error("{path}: it cannot be {action}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file that is there is not what it must be.
+    #[error("{path} is {what}; remove it to have it made anew")]
+    Unfit {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A name that no user can have.
+    #[error(
+        "{0:?} is no name for a worker: use up to {NAME_CHARS} of A-Z a-z 0-9 _ -, and none of service, coordinator and observer"
+    )]
+    Name(String),
+    /// A key or certificate.
+    #[error("no {what} could be made: {why}")]
+    Make {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// A worker, which may be narrowed to one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewWorker {
+    name: String,
+    task_id: Option<String>,
+}
+
+impl NewWorker {
+    /// A worker of this name; with a task ID it may report on that task and do nothing else.
+    ///
+    /// # Errors
+    /// [`SecretsError::Name`] for a name that is no single subject token or belongs to another role, and for what is no task ID.
+    pub fn new(name: &str, task_id: Option<&str>) -> Result<Self, SecretsError> {
+        let taken = ["service", "coordinator", "observer"].contains(&name);
+        if taken || !is_word(name, NAME_CHARS) {
+            return Err(SecretsError::Name(name.to_owned()));
+        }
+        match task_id {
+            Some(id) if !is_word(id, crate::wire::limits::TASK_ID_BYTES) => {
+                Err(SecretsError::Name(format!("{name}={id}")))
+            }
+            task_id => Ok(Self {
+                name: name.to_owned(),
+                task_id: task_id.map(str::to_owned),
+            }),
+        }
+    }
+}
+
+fn is_word(text: &str, chars_max: usize) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    (1..=chars_max).contains(&text.len()) && text.chars().all(plain)
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Made {
+    /// Files that were made; the others were there and are as they were.
+    pub files: Vec<PathBuf>,
+    /// Users of the server, by name, with what each may do.
+    pub users: BTreeMap<String, Role>,
+}
+
+/// A folder that secrets are made in.
+struct Folder<'a> {
+    root: &'a Path,
+    made: Made,
+}
+
+/// Makes what is missing under `root`: `ca/`, `nats/`, `service/` and `clients/`. `hosts` are the names and addresses that
+/// clients know the server by; `workers` are added to those that are there.
+///
+/// # Errors
+/// [`SecretsError`]; what was made by then stays, and is kept the next time.
+pub fn make(
+    root: &Path,
+    subjects: &Subjects,
+    hosts: &[String],
+    workers: &[NewWorker],
+    now: Timestamp,
+) -> Result<Made, SecretsError> {
+    let mut folder = Folder {
+        root,
+        made: Made::default(),
+    };
+    for name in ["", "ca", "nats", "service", "clients"] {
+        folder.make_folder(name)?;
+    }
+    folder.certificates(hosts, now)?;
+    for worker in workers {
+        if let Some(task_id) = &worker.task_id {
+            let file = format!("clients/{}.task", worker.name);
+            if folder.read_or_make(&file, || Ok(format!("{task_id}\n")))?.trim() != task_id {
+                return Err(folder.unfit(&file, "of another task".to_owned()));
+            }
+        }
+        folder.seed(&format!("clients/{}.nk", worker.name))?;
+    }
+    for name in ["coordinator", "observer", "worker"] {
+        folder.seed(&format!("clients/{name}.nk"))?;
+    }
+    folder.seed("service/service.nk")?;
+    folder.users(subjects)?;
+    Ok(folder.made)
+}
+
+impl Folder<'_> {
+    fn make_folder(&self, name: &str) -> Result<(), SecretsError> {
+        let path = self.root.join(name);
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o750).create(&path);
+        made.map_err(|source| SecretsError::File {
+            path,
+            action: "made",
+            source,
+        })
+    }
+
+    fn read(&self, file: &str) -> Result<Option<String>, SecretsError> {
+        let path = self.root.join(file);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SecretsError::File {
+                path,
+                action: "read",
+                source,
+            }),
+        }
+    }
+
+    /// Writes a file that only its owner can read, in one step, so that one that is there is whole.
+    fn write(&mut self, file: &str, text: &str) -> Result<(), SecretsError> {
+        let path = self.root.join(file);
+        let part = self.root.join(format!("{file}.part"));
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let written = options
+            .open(&part)
+            .and_then(|mut to| {
+                to.write_all(text.as_bytes())?;
+                to.sync_all()
+            })
+            .and_then(|()| fs::rename(&part, &path));
+        written.map_err(|source| SecretsError::File {
+            path: path.clone(),
+            action: "written",
+            source,
+        })?;
+        self.made.files.push(path);
+        Ok(())
+    }
+
+    fn read_or_make(
+        &mut self,
+        file: &str,
+        make: impl FnOnce() -> Result<String, SecretsError>,
+    ) -> Result<String, SecretsError> {
+        if let Some(text) = self.read(file)? {
+            return Ok(text);
+        }
+        let text = make()?;
+        self.write(file, &text)?;
+        Ok(text)
+    }
+
+    fn unfit(&self, file: &str, what: String) -> SecretsError {
+        SecretsError::Unfit {
+            path: self.root.join(file),
+            what,
+        }
+    }
+
+    /// The public key of the seed in a file.
+    fn seed(&mut self, file: &str) -> Result<String, SecretsError> {
+        let seed = self.read_or_make(file, || {
+            let seed = KeyPair::new_user().seed();
+            let seed = seed.map_err(|error| SecretsError::Make {
+                what: "NKey",
+                why: error.to_string(),
+            })?;
+            Ok(seed + "\n")
+        })?;
+        let pair = KeyPair::from_seed(seed.trim());
+        Ok(pair
+            .map_err(|_| self.unfit(file, "no seed of an NKey".to_owned()))?
+            .public_key())
+    }
+
+    /// Writes the users of the server with what each may do, from the seeds that are there.
+    fn users(&mut self, subjects: &Subjects) -> Result<(), SecretsError> {
+        let mut text = String::from(
+            "# Made by `tasklatch secrets make`, and made anew by it: edit nothing here.\nusers: [\n",
+        );
+        let service = self.seed("service/service.nk")?;
+        let mut users = vec![("service".to_owned(), service, Role::Service)];
+        for name in self.client_names()? {
+            let key = self.seed(&format!("clients/{name}.nk"))?;
+            let role = match name.as_str() {
+                "coordinator" => Role::Coordinator,
+                "observer" => Role::Observer,
+                _ => match self.read(&format!("clients/{name}.task"))? {
+                    Some(task_id) => Role::WorkerOf(task_id.trim().to_owned()),
+                    None => Role::Worker,
+                },
+            };
+            users.push((name, key, role));
+        }
+        for (name, key, role) in users {
+            text += &roles::user(&name, &key, &role, subjects);
+            self.made.users.insert(name, role);
+        }
+        text += "]\n";
+        if self.read("nats/users.conf")?.as_deref() != Some(&text) {
+            self.write("nats/users.conf", &text)?;
+        }
+        Ok(())
+    }
+
+    /// The names of all clients that have a seed, in order.
+    fn client_names(&self) -> Result<Vec<String>, SecretsError> {
+        let path = self.root.join("clients");
+        let names = fs::read_dir(&path).and_then(|entries| {
+            let mut names = Vec::new();
+            for entry in entries {
+                let file = entry?.file_name();
+                names.extend(file.to_str().and_then(|name| name.strip_suffix(".nk")).map(str::to_owned));
+            }
+            Ok(names)
+        });
+        let mut names = names.map_err(|source| SecretsError::File {
+            path,
+            action: "read",
+            source,
+        })?;
+        names.sort();
+        Ok(names)
+    }
+}
