@@ -64,6 +64,7 @@ pub struct Consumer {
     replier: Replier,
     work: mpsc::Sender<Work>,
     in_hand: Arc<InHand>,
+    max_in_hand: usize,
     /// Requests that are read beside the applier.
     reads: TaskTracker,
     /// How many of them are read or answered at once.
@@ -71,6 +72,17 @@ pub struct Consumer {
     health: Arc<Health>,
     /// Ends reads whose answers cannot be sent.
     abandon: CancellationToken,
+}
+
+/// How much is in hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Pieces of work that wait for the writer.
+    pub queued: usize,
+    /// Requests that are taken on and not answered.
+    pub in_hand: usize,
+    /// How many of those there may be.
+    pub in_hand_max: usize,
 }
 
 #[derive(Debug)]
@@ -120,6 +132,7 @@ impl Consumer {
             replier,
             work,
             in_hand: Arc::new(in_hand),
+            max_in_hand,
             reads: TaskTracker::new(),
             reading: Arc::new(Semaphore::new(READS_MAX)),
             health,
@@ -149,6 +162,16 @@ impl Consumer {
             while let Some(message) = messages.next().await {
                 self.accept(endpoint, message).await;
             }
+        }
+    }
+
+    /// How much is in hand now.
+    pub fn load(&self) -> Load {
+        let in_hand = self.in_hand.requests.available_permits();
+        Load {
+            queued: self.work.max_capacity() - self.work.capacity(),
+            in_hand: self.max_in_hand.saturating_sub(in_hand),
+            in_hand_max: self.max_in_hand,
         }
     }
 
@@ -185,7 +208,10 @@ impl Consumer {
         }
     }
 
-    async fn change(&self, change: Change, ticket: Ticket) {
+    async fn change(&self, change: Change, mut ticket: Ticket) {
+        if let Change::Report { selector, .. } = &change {
+            ticket.name_task(selector);
+        }
         match self.recall(&change) {
             Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
             None => self.enqueue(Command::Change(change), ticket).await,

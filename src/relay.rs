@@ -25,6 +25,7 @@ use crate::consumer::{Then, Work};
 use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
+use crate::metrics::Retried;
 use crate::nats::{Connection, RETRY_MAX, RoundTripError, retry_waits};
 use crate::streams::{StreamError, Wanted};
 use crate::wire::{Event, EventKind, Subjects};
@@ -262,7 +263,7 @@ impl Relay {
                 }
                 Err(error) => {
                     publisher.go_back(&error);
-                    self.health.metrics().relay_failures.inc();
+                    self.health.metrics().retried(Retried::Relay);
                     self.health.relay_failed(&error.without_ids());
                     let waits = backoff.get_or_insert_with(|| retry_waits().build());
                     let wait = waits.next().unwrap_or(RETRY_MAX);

@@ -21,15 +21,18 @@ use crate::consumer::{self, Consumer, Replier, Work};
 use crate::health::Health;
 use crate::http::Http;
 use crate::ledger::{self, Command, Fault, Ledger, Writer};
+use crate::metrics::ConnectionName;
 use crate::nats::{Connection, connect, round_trip};
 use crate::relay::{Relay, Way};
 use crate::streams::Wanted;
 use crate::wire::{Endpoint, Subjects};
 
 mod error;
+mod readings;
 mod upkeep;
 
 pub use error::ServiceError;
+use readings::Sources;
 use upkeep::{fold, have_applied, prune, sweep};
 
 /// How the service is to run.
@@ -117,7 +120,12 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let client = connection.client.clone();
 
     let health = Arc::new(Health::new(client.clone()));
-    let replier = Replier::new(client.clone(), config.subjects.clone(), standing.statistics);
+    let replier = Replier::new(
+        client.clone(),
+        config.subjects.clone(),
+        standing.statistics,
+        health.clone(),
+    );
     let (work, work_in) = mpsc::channel(config.max_in_hand + durable::IN_HAND_MAX + OWN_WORK_MAX);
     let (applied, applied_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());
@@ -134,6 +142,21 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let reports = match config.durable_reports {
         true => Some(connect(&config.nats, "tasklatch reports").await?),
         false => None,
+    };
+    let sources = Sources {
+        ledger: ledger.clone(),
+        consumer: consumer.clone(),
+        health: health.clone(),
+        connections: [
+            (ConnectionName::Requests, Some(connection.clone())),
+            (ConnectionName::Events, Some(events.clone())),
+            (ConnectionName::Reports, reports.clone()),
+        ]
+        .into_iter()
+        .filter_map(|(name, connection)| Some((name, connection?.happenings)))
+        .collect(),
+        database: config.database.clone(),
+        unpublished_max: config.outbox.max_unpublished,
     };
     let durable_reports = reports
         .clone()
@@ -181,7 +204,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     ));
     let http_addr = match http {
         Some((http, address)) => {
-            attendants.spawn(serve_http(http, health.clone(), ledger.clone()));
+            attendants.spawn(serve_http(http, health.clone(), Arc::new(sources)));
             Some(address)
         }
         None => None,
@@ -301,8 +324,12 @@ async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
     Ok((http, address))
 }
 
-async fn serve_http(http: Http, health: Arc<Health>, ledger: Ledger) {
-    if let Err(error) = http.serve(health, ledger).await {
+async fn serve_http(http: Http, health: Arc<Health>, sources: Arc<Sources>) {
+    let page = move || {
+        let sources = sources.clone();
+        async move { sources.page().await }
+    };
+    if let Err(error) = http.serve(health, page).await {
         tracing::error!(error = %error, "HTTP is no longer served");
     }
 }

@@ -4,6 +4,7 @@
 //! while one batch is on its way to the disk, the next gathers by itself.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 
@@ -77,7 +78,10 @@ impl Applier {
                 now: Timestamp::now(),
                 max_payload: self.replier.max_payload(),
             };
+            let (begun, before) = (Instant::now(), self.writer.last_seq());
             let results = self.writer.apply(&commands, circumstances).await;
+            let took = (self.writer.last_seq() > before).then(|| begun.elapsed());
+            self.health.metrics().applied(commands.len(), took);
             let damage = self.take_note(&results);
             self.health.outbox_full(self.writer.is_outbox_full());
             // Before anybody hears of the batch: a relay that is asked to finish must know of it.

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::{Client, PublishErrorKind, Subject};
+use serde::Deserialize;
 use tokio_util::task::TaskTracker;
 
 use super::Share;
 use super::discovery::Statistics;
 use super::durable::Delivery;
 use crate::faults::{self, Point};
+use crate::health::Health;
+use crate::metrics::ReportOutcome;
 use crate::nats::header_map;
+use crate::report::Selector;
 use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
 
 /// What is needed to answer one request: exactly one answer is sent for each.
@@ -19,6 +23,8 @@ pub struct Ticket {
     endpoint: Endpoint,
     reply: Option<Subject>,
     pub(super) received: Instant,
+    /// The task that a report names, if that is to be logged.
+    task_id: Option<Box<str>>,
     /// For a report from the report stream: what is to be settled with it.
     delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
@@ -26,6 +32,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Takes note of the task that a report names, if that is to be logged.
+    pub(super) fn name_task(&mut self, selector: &Selector) {
+        if is_logged() {
+            self.task_id = selector.task_id().map(Into::into);
+        }
+    }
+
     pub(super) fn with(self, share: Share) -> Self {
         Self {
             _share: Some(share),
@@ -34,23 +47,57 @@ impl Ticket {
     }
 }
 
+/// Whether each report is logged.
+fn is_logged() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG)
+}
+
+/// The one event of a report. Its content belongs to nobody who reads logs.
+fn log(ticket: &Ticket, answer: &Answer) {
+    /// The task of an answer, which a report by its pane does not name.
+    #[derive(Deserialize)]
+    struct Named {
+        task_id: Box<str>,
+    }
+    let answered = || serde_json::from_slice::<Named>(&answer.body).ok();
+    let task_id = match &ticket.task_id {
+        None if answer.refused.is_none() => answered().map(|named| named.task_id),
+        named => named.clone(),
+    };
+    tracing::debug!(
+        task.id = task_id.as_deref(),
+        report.outcome = ReportOutcome::of(answer).as_str(),
+        report.code = answer.refused.map(Code::as_str),
+        report.duration_us = ticket.received.elapsed().as_micros() as u64,
+        report.durable = ticket.delivery.is_some(),
+        "report"
+    );
+}
+
 /// Sends answers.
 #[derive(Clone, Debug)]
 pub struct Replier {
     client: Client,
     subjects: Subjects,
     statistics: Arc<Statistics>,
+    health: Arc<Health>,
     /// Deliveries whose settling takes more than one message.
     settling: TaskTracker,
 }
 
 impl Replier {
     /// Sends on this connection.
-    pub fn new(client: Client, subjects: Subjects, statistics: Arc<Statistics>) -> Self {
+    pub fn new(
+        client: Client,
+        subjects: Subjects,
+        statistics: Arc<Statistics>,
+        health: Arc<Health>,
+    ) -> Self {
         Self {
             client,
             subjects,
             statistics,
+            health,
             settling: TaskTracker::new(),
         }
     }
@@ -78,6 +125,7 @@ impl Replier {
             endpoint,
             reply: reply.cloned(),
             received: Instant::now(),
+            task_id: None,
             delivery: None,
             _share: None,
         }
@@ -102,6 +150,10 @@ impl Replier {
 
     /// Sends the answer to a request; for one from the report stream, also to that.
     pub async fn send(&self, mut ticket: Ticket, answer: Answer) {
+        self.health.metrics().answered(ticket.endpoint, &answer);
+        if ticket.endpoint.is_report() && is_logged() {
+            log(&ticket, &answer);
+        }
         if let Some(delivery) = ticket.delivery.take() {
             return delivery.settle(self, ticket, answer).await;
         }
@@ -111,8 +163,8 @@ impl Replier {
             .find(|(name, _)| *name == header::SERVICE_ERROR)
             .map(|(_, text)| text.clone());
         self.answer(&ticket, answer).await;
-        self.statistics
-            .count(ticket.endpoint, ticket.received.elapsed(), error);
+        let took = ticket.received.elapsed();
+        self.statistics.count(ticket.endpoint, took, error);
     }
 
     /// Sends the answer and nothing else.
@@ -121,6 +173,8 @@ impl Replier {
             self.publish(reply, answer).await;
             faults::pass(Point::AfterReply);
         }
+        let took = ticket.received.elapsed();
+        self.health.metrics().replied(ticket.endpoint, took);
     }
 
     /// Settles a delivery beside those who send answers.

@@ -255,7 +255,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
             .await;
         match published {
             Ok(()) => {
-                relay.health.metrics().events_published.inc();
+                relay.health.metrics().published(event.kind);
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let limit = relay.connection.client.max_payload();

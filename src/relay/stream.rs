@@ -403,9 +403,9 @@ impl IntoStream {
         }
         let metrics = relay.health.metrics();
         if !ack.duplicate {
-            metrics.events_published.inc();
+            metrics.published(first.kind);
         } else if first.seq > self.in_doubt {
-            metrics.events_taken_for_duplicates.inc();
+            metrics.taken_for_duplicate();
             tracing::error!(
                 event.id = %first.id,
                 stream.sequence = ack.sequence,
