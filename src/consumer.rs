@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use replies::trace_of;
 pub use replies::{Replier, Ticket};
 
 use crate::health::Health;
@@ -182,7 +183,12 @@ impl Consumer {
     }
 
     async fn accept(&self, endpoint: Endpoint, message: Message) {
-        let ticket = self.replier.ticket(endpoint, message.reply.as_ref());
+        let mut ticket = self.replier.ticket(endpoint, message.reply.as_ref());
+        if let Some(headers) = &message.headers
+            && endpoint.is_report()
+        {
+            ticket.trace = trace_of(headers);
+        }
         let subject_task_id = match endpoint {
             Endpoint::ReportOfTask => message.subject.rsplit('.').next(),
             _ => None,
@@ -214,7 +220,13 @@ impl Consumer {
         }
         match self.recall(&change) {
             Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
-            None => self.enqueue(Command::Change(change), ticket).await,
+            None => {
+                let command = match ticket.trace.clone() {
+                    Some(trace) => Command::Traced(change, trace),
+                    None => Command::Change(change),
+                };
+                self.enqueue(command, ticket).await;
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_nats::{Client, PublishErrorKind, Subject};
+use async_nats::{Client, HeaderMap, PublishErrorKind, Subject};
 use serde::Deserialize;
 use tokio_util::task::TaskTracker;
 
@@ -12,10 +12,13 @@ use super::discovery::Statistics;
 use super::durable::Delivery;
 use crate::faults::{self, Point};
 use crate::health::Health;
+use crate::ids;
 use crate::metrics::ReportOutcome;
 use crate::nats::header_map;
 use crate::report::Selector;
-use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
+use crate::wire::{
+    Answer, Code, Endpoint, Refusal, Subjects, TRACEPARENT, TRACESTATE, Trace, header,
+};
 
 /// What is needed to answer one request: exactly one answer is sent for each.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub struct Ticket {
     pub(super) received: Instant,
     /// The task that a report names, if that is to be logged.
     task_id: Option<Box<str>>,
+    /// The trace that a report belongs to.
+    pub(super) trace: Option<Box<Trace>>,
     /// For a report from the report stream: what is to be settled with it.
     delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
@@ -45,6 +50,16 @@ impl Ticket {
             ..self
         }
     }
+}
+
+/// The trace that a report belongs to by its headers. What is malformed, or said twice, is as good as nothing.
+pub(super) fn trace_of(headers: &HeaderMap) -> Option<Box<Trace>> {
+    let mut traceparents = headers.get_all(TRACEPARENT);
+    let (Some(traceparent), None) = (traceparents.next(), traceparents.next()) else {
+        return None;
+    };
+    let tracestate = headers.get(TRACESTATE).map(|state| state.as_str());
+    Trace::of(traceparent.as_str(), tracestate, ids::new_span_id()).map(Box::new)
 }
 
 /// Whether each report is logged.
@@ -70,6 +85,7 @@ fn log(ticket: &Ticket, answer: &Answer) {
         report.code = answer.refused.map(Code::as_str),
         report.duration_us = ticket.received.elapsed().as_micros() as u64,
         report.durable = ticket.delivery.is_some(),
+        trace.id = ticket.trace.as_ref().map(|trace| trace.trace_id_text()),
         "report"
     );
 }
@@ -126,6 +142,7 @@ impl Replier {
             reply: reply.cloned(),
             received: Instant::now(),
             task_id: None,
+            trace: None,
             delivery: None,
             _share: None,
         }
@@ -136,6 +153,7 @@ impl Replier {
         let reply = delivery.reply_to();
         let ticket = self.ticket(Endpoint::ReportOfTask, reply.as_ref());
         Ticket {
+            trace: trace_of(delivery.headers()),
             delivery: Some(Box::new(delivery)),
             _share: Some(share),
             ..ticket
@@ -168,7 +186,10 @@ impl Replier {
     }
 
     /// Sends the answer and nothing else.
-    pub(super) async fn answer(&self, ticket: &Ticket, answer: Answer) {
+    pub(super) async fn answer(&self, ticket: &Ticket, mut answer: Answer) {
+        if let Some(trace) = &ticket.trace {
+            answer.headers.push((TRACEPARENT, trace.traceparent()));
+        }
         if let Some(reply) = ticket.reply.clone() {
             self.publish(reply, answer).await;
             faults::pass(Point::AfterReply);

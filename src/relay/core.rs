@@ -246,7 +246,10 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         if relay.is_parked(outgoing.seq, event) {
             continue;
         }
-        let headers = header_map(event.headers(relay.ledger.ledger_id()));
+        let headers = header_map(event.traced_headers(
+            relay.ledger.ledger_id(),
+            relay.connection.client.max_payload(),
+        ));
         let subject = event.subject(&relay.subjects);
         let published = relay
             .connection

@@ -103,6 +103,10 @@ impl Delivery {
         &self.task_id
     }
 
+    pub(in crate::consumer) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     pub(super) fn payload(&self) -> &[u8] {
         &self.payload
     }
