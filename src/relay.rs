@@ -28,7 +28,8 @@ use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
 use crate::metrics::Retried;
 use crate::nats::{Connection, RETRY_MAX, RoundTripError, retry_waits};
 use crate::streams::{StreamError, Wanted};
-use crate::wire::{Event, EventKind, Subjects};
+use crate::telemetry::Period;
+use crate::wire::{Event, EventKind, Subjects, Trace};
 
 pub use lookup::{LookupError, has};
 pub use stream::is_too_large;
@@ -296,6 +297,13 @@ impl Relay {
             () = tokio::time::sleep_until(due) => {}
             // When all senders are gone there is nothing more to wait for.
             Ok(()) = self.committed.changed() => {}
+        }
+    }
+
+    /// Notes the span of an event that was published.
+    fn note_span(&self, trace: &Trace, kind: EventKind, id: &str, took: Duration) {
+        if let Some(telemetry) = self.health.telemetry() {
+            telemetry.event(trace, kind, id.to_owned(), Period::of_last(took));
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{EventsMode, EventsOptions, NatsOptions};
+use crate::config::{EventsMode, EventsOptions, NatsOptions, OtlpEndpoint};
 use crate::consumer::applier::{Applier, send_all};
 use crate::consumer::discovery::{Discovery, Search, Statistics};
 use crate::consumer::durable::{self, DurableReports};
@@ -25,6 +25,7 @@ use crate::metrics::ConnectionName;
 use crate::nats::{Connection, connect, round_trip};
 use crate::relay::{Relay, Way};
 use crate::streams::Wanted;
+use crate::telemetry::Telemetry;
 use crate::wire::{Endpoint, Subjects};
 
 mod error;
@@ -56,6 +57,8 @@ pub struct Config {
     pub outbox: EventsOptions,
     /// Whether reports are taken from the report stream too.
     pub durable_reports: bool,
+    /// Where the spans of recorded traces are sent, if anywhere.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
 }
 
 /// How long the server may take for a round trip at start and stop.
@@ -112,6 +115,8 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         Some(address) => Some(bind(address).await?),
         None => None,
     };
+    let telemetry = config.otlp_endpoint.as_ref().map(Telemetry::start);
+    let telemetry = telemetry.transpose()?;
     let connection = connect(&config.nats, "tasklatch").await?;
     let relay_thread = RelayThread::start()?;
     let events = relay_thread.connect(&config.nats).await?;
@@ -119,7 +124,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
     let client = connection.client.clone();
 
-    let health = Arc::new(Health::new(client.clone()));
+    let health = Arc::new(Health::new(client.clone(), telemetry));
     let replier = Replier::new(
         client.clone(),
         config.subjects.clone(),
@@ -508,6 +513,14 @@ impl Service {
         {
             tracing::warn!(error = %error, "the server did not confirm the last acknowledgments; durable reports may be delivered again, which is harmless");
         }
+        let health = self.health;
+        let sent = move || {
+            if let Some(telemetry) = health.telemetry() {
+                telemetry.stop(STOP_STEP_WITHIN);
+            }
+        };
+        // It waits for the collector.
+        let _ = tokio::task::spawn_blocking(sent).await;
         closed
     }
 }

@@ -16,6 +16,7 @@ use crate::ids;
 use crate::metrics::ReportOutcome;
 use crate::nats::header_map;
 use crate::report::Selector;
+use crate::telemetry::{Period, ReportSpan};
 use crate::wire::{
     Answer, Code, Endpoint, Refusal, Subjects, TRACEPARENT, TRACESTATE, Trace, header,
 };
@@ -26,10 +27,12 @@ pub struct Ticket {
     endpoint: Endpoint,
     reply: Option<Subject>,
     pub(super) received: Instant,
-    /// The task that a report names, if that is to be logged.
+    /// The task that a report names, if that is to be logged or traced.
     task_id: Option<Box<str>>,
     /// The trace that a report belongs to.
     pub(super) trace: Option<Box<Trace>>,
+    /// The transaction that a request was in.
+    pub(super) transaction: Option<Period>,
     /// For a report from the report stream: what is to be settled with it.
     delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
@@ -37,9 +40,9 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Takes note of the task that a report names, if that is to be logged.
+    /// Takes note of the task that a report names, if that is to be logged or traced.
     pub(super) fn name_task(&mut self, selector: &Selector) {
-        if is_logged() {
+        if is_logged() || self.trace.is_some() {
             self.task_id = selector.task_id().map(Into::into);
         }
     }
@@ -143,6 +146,7 @@ impl Replier {
             received: Instant::now(),
             task_id: None,
             trace: None,
+            transaction: None,
             delivery: None,
             _share: None,
         }
@@ -190,12 +194,25 @@ impl Replier {
         if let Some(trace) = &ticket.trace {
             answer.headers.push((TRACEPARENT, trace.traceparent()));
         }
+        let (outcome, refused) = (ReportOutcome::of(&answer), answer.refused);
         if let Some(reply) = ticket.reply.clone() {
             self.publish(reply, answer).await;
             faults::pass(Point::AfterReply);
         }
         let took = ticket.received.elapsed();
         self.health.metrics().replied(ticket.endpoint, took);
+        if let (Some(trace), Some(telemetry)) = (&ticket.trace, self.health.telemetry()) {
+            telemetry.report(&ReportSpan {
+                trace,
+                endpoint: ticket.endpoint,
+                task_id: ticket.task_id.as_deref(),
+                outcome: outcome.as_str(),
+                code: refused.map(Code::as_str),
+                is_fault: refused.is_some_and(|code| code.number() >= 500),
+                whole: Period::of_last(took),
+                transaction: ticket.transaction,
+            });
+        }
     }
 
     /// Settles a delivery beside those who send answers.

@@ -251,6 +251,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
             relay.connection.client.max_payload(),
         ));
         let subject = event.subject(&relay.subjects);
+        let begun = Instant::now();
         let published = relay
             .connection
             .client
@@ -259,6 +260,9 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         match published {
             Ok(()) => {
                 relay.health.metrics().published(event.kind);
+                if let Some(trace) = &event.trace {
+                    relay.note_span(trace, event.kind, &event.id(), begun.elapsed());
+                }
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let limit = relay.connection.client.max_payload();

@@ -31,7 +31,7 @@ use crate::faults::{self, Point};
 use crate::ledger::Outgoing;
 use crate::nats::{Mark, RoundTripError, header_map};
 use crate::streams::{Ensured, JETSTREAM_WITHIN, Wanted};
-use crate::wire::{Event, EventKind, HEADERS_USUAL_BYTES, header};
+use crate::wire::{Event, EventKind, HEADERS_USUAL_BYTES, Trace, header};
 
 /// How long the stream may take to acknowledge an event, measured here.
 pub(super) const ACK_WITHIN: Duration = Duration::from_secs(5);
@@ -92,6 +92,8 @@ struct InFlight {
     is_last: bool,
     id: String,
     bytes: usize,
+    /// The trace that it belongs to.
+    trace: Option<Box<Trace>>,
     due: Instant,
     ack: Option<BoxFuture<'static, Acked>>,
 }
@@ -236,6 +238,7 @@ impl IntoStream {
                 is_last,
                 id: event.id(),
                 bytes,
+                trace: event.trace.clone(),
                 due: Instant::now() + ACK_WITHIN,
                 ack,
             });
@@ -403,6 +406,10 @@ impl IntoStream {
         let metrics = relay.health.metrics();
         if !ack.duplicate {
             metrics.published(first.kind);
+            if let Some(trace) = &first.trace {
+                let took = (Instant::now() + ACK_WITHIN).saturating_duration_since(first.due);
+                relay.note_span(trace, first.kind, &first.id, took);
+            }
         } else if first.seq > self.in_doubt {
             metrics.taken_for_duplicate();
             tracing::error!(

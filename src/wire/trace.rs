@@ -77,6 +77,11 @@ impl Trace {
         format!("00-{trace_id}-{span_id}-{:02x}", self.flags & 1)
     }
 
+    /// Whether whoever began the trace records it.
+    pub fn is_recorded(&self) -> bool {
+        self.flags & 1 == 1
+    }
+
     /// The ID of the trace, as it is written everywhere.
     pub fn trace_id_text(&self) -> String {
         hex(&self.trace_id)

@@ -1,5 +1,7 @@
 //! A trace that a report belongs to is continued by its answer and its events.
 
+mod collector;
+
 use async_nats::HeaderMap;
 use serde_json::json;
 use tokio::time::timeout;
