@@ -14,7 +14,7 @@ mod serve;
 
 pub use serve::{
     DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, EventsMode, EventsOptions, HttpAddress, LogFormat,
-    LogOptions, MAX_IN_HAND_LIMIT, RetentionMode, ServeOptions,
+    LogOptions, MAX_IN_HAND_LIMIT, OtlpEndpoint, RetentionMode, ServeOptions,
 };
 
 /// Where a NATS server is looked for if nothing else is said.

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use replies::trace_of;
 pub use replies::{Replier, Ticket};
 
 use crate::health::Health;
@@ -64,6 +65,7 @@ pub struct Consumer {
     replier: Replier,
     work: mpsc::Sender<Work>,
     in_hand: Arc<InHand>,
+    max_in_hand: usize,
     /// Requests that are read beside the applier.
     reads: TaskTracker,
     /// How many of them are read or answered at once.
@@ -71,6 +73,17 @@ pub struct Consumer {
     health: Arc<Health>,
     /// Ends reads whose answers cannot be sent.
     abandon: CancellationToken,
+}
+
+/// How much is in hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Pieces of work that wait for the writer.
+    pub queued: usize,
+    /// Requests that are taken on and not answered.
+    pub in_hand: usize,
+    /// How many of those there may be.
+    pub in_hand_max: usize,
 }
 
 #[derive(Debug)]
@@ -120,6 +133,7 @@ impl Consumer {
             replier,
             work,
             in_hand: Arc::new(in_hand),
+            max_in_hand,
             reads: TaskTracker::new(),
             reading: Arc::new(Semaphore::new(READS_MAX)),
             health,
@@ -152,6 +166,16 @@ impl Consumer {
         }
     }
 
+    /// How much is in hand now.
+    pub fn load(&self) -> Load {
+        let in_hand = self.in_hand.requests.available_permits();
+        Load {
+            queued: self.work.max_capacity() - self.work.capacity(),
+            in_hand: self.max_in_hand.saturating_sub(in_hand),
+            in_hand_max: self.max_in_hand,
+        }
+    }
+
     /// Waits until the reads that were begun have been answered.
     pub async fn finish_reads(&self) {
         self.reads.close();
@@ -159,7 +183,12 @@ impl Consumer {
     }
 
     async fn accept(&self, endpoint: Endpoint, message: Message) {
-        let ticket = self.replier.ticket(endpoint, message.reply.as_ref());
+        let mut ticket = self.replier.ticket(endpoint, message.reply.as_ref());
+        if let Some(headers) = &message.headers
+            && endpoint.is_report()
+        {
+            ticket.trace = trace_of(headers);
+        }
         let subject_task_id = match endpoint {
             Endpoint::ReportOfTask => message.subject.rsplit('.').next(),
             _ => None,
@@ -185,10 +214,19 @@ impl Consumer {
         }
     }
 
-    async fn change(&self, change: Change, ticket: Ticket) {
+    async fn change(&self, change: Change, mut ticket: Ticket) {
+        if let Change::Report { selector, .. } = &change {
+            ticket.name_task(selector);
+        }
         match self.recall(&change) {
             Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
-            None => self.enqueue(Command::Change(change), ticket).await,
+            None => {
+                let command = match ticket.trace.clone() {
+                    Some(trace) => Command::Traced(change, trace),
+                    None => Command::Change(change),
+                };
+                self.enqueue(command, ticket).await;
+            }
         }
     }
 

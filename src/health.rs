@@ -7,12 +7,14 @@ use async_nats::connection::State;
 use serde::Serialize;
 
 use crate::metrics::Metrics;
+use crate::telemetry::Telemetry;
 
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
 pub struct Health {
     nats: Client,
     metrics: Metrics,
+    telemetry: Option<Telemetry>,
     troubles: Mutex<Troubles>,
 }
 
@@ -37,11 +39,12 @@ pub struct Readiness {
 }
 
 impl Health {
-    /// Watches a connection.
-    pub fn new(nats: Client) -> Self {
+    /// Watches a connection; spans go to `telemetry`, if anywhere.
+    pub fn new(nats: Client, telemetry: Option<Telemetry>) -> Self {
         Self {
             nats,
             metrics: Metrics::default(),
+            telemetry,
             troubles: Mutex::default(),
         }
     }
@@ -49,6 +52,11 @@ impl Health {
     /// What is counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Where spans go, if anywhere.
+    pub fn telemetry(&self) -> Option<&Telemetry> {
+        self.telemetry.as_ref()
     }
 
     /// The store took a batch.

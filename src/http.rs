@@ -5,16 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
 
 use crate::health::{Health, Readiness};
-use crate::ledger::Ledger;
 use crate::metrics;
-use crate::task::Timestamp;
 
 /// An HTTP address that is bound and not served yet.
 #[derive(Debug)]
@@ -41,28 +39,27 @@ impl Http {
         self.listener.local_addr()
     }
 
-    /// Serves for as long as it is let.
+    /// Serves for as long as it is let; `page` makes the page of metrics.
     ///
     /// # Errors
     /// If the listener fails.
-    pub async fn serve(self, health: Arc<Health>, ledger: Ledger) -> io::Result<()> {
+    pub async fn serve<M>(
+        self,
+        health: Arc<Health>,
+        page: impl Fn() -> M + Clone + Send + Sync + 'static,
+    ) -> io::Result<()>
+    where
+        M: Future<Output = String> + Send,
+    {
+        let metrics_page =
+            || async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page().await) };
         let router = Router::new()
             .route("/live", get(|| async { "live\n" }))
             .route("/ready", get(ready))
-            .with_state(health.clone())
-            .route("/metrics", get(metrics_page))
-            .with_state((health, ledger));
+            .with_state(health)
+            .route("/metrics", get(metrics_page));
         axum::serve(self.listener, router).await
     }
-}
-
-type Page = ([(HeaderName, &'static str); 1], String);
-
-async fn metrics_page(State((health, ledger)): State<(Arc<Health>, Ledger)>) -> Page {
-    // A store that cannot be read shows in /ready.
-    let lag = ledger.lag().await.ok();
-    let page = health.metrics().page(lag, Timestamp::now());
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
 }
 
 async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, Json<Readiness>) {

@@ -12,6 +12,12 @@ pub fn new_ledger_id() -> String {
     Uuid::now_v7().to_string()
 }
 
+/// The identity of a span of ours: the random half of a UUIDv7, which is never all zeros.
+pub fn new_span_id() -> [u8; 8] {
+    let id = Uuid::now_v7().into_bytes();
+    std::array::from_fn(|at| id[8 + at])
+}
+
 /// The identity of one running service in discovery (ADR-32).
 pub fn new_instance_id() -> String {
     Uuid::now_v7().simple().to_string()

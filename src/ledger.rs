@@ -30,7 +30,7 @@ pub use write::{SnapshotWriter, Writer};
 
 use crate::report::{Report, Selector};
 use crate::task::Timestamp;
-use crate::wire::{Change, EventKind, HEADERS_MAX_BYTES, Outcome, Refusal};
+use crate::wire::{Change, EventKind, HEADERS_MAX_BYTES, Outcome, Refusal, Trace};
 use fresh::Fresh;
 use recent::Recent;
 
@@ -46,6 +46,8 @@ pub const SWEEP_TASKS_MAX: usize = 256;
 pub enum Command {
     /// A request that may change a task.
     Change(Change),
+    /// The same for a report that belongs to a trace, which its events continue.
+    Traced(Change, Box<Trace>),
     /// Read a task, after expiring it if its deadline has come.
     Get(Selector),
     /// Expire tasks whose deadline has come, [`SWEEP_TASKS_MAX`] at most.

@@ -34,4 +34,5 @@ pub mod service;
 pub mod snapshot;
 pub mod streams;
 pub mod task;
+pub mod telemetry;
 pub mod wire;

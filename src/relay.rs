@@ -25,9 +25,11 @@ use crate::consumer::{Then, Work};
 use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
+use crate::metrics::Retried;
 use crate::nats::{Connection, RETRY_MAX, RoundTripError, retry_waits};
 use crate::streams::{StreamError, Wanted};
-use crate::wire::{Event, EventKind, Subjects};
+use crate::telemetry::Period;
+use crate::wire::{Event, EventKind, Subjects, Trace};
 
 pub use lookup::{LookupError, has};
 pub use stream::is_too_large;
@@ -262,7 +264,7 @@ impl Relay {
                 }
                 Err(error) => {
                     publisher.go_back(&error);
-                    self.health.metrics().relay_failures.inc();
+                    self.health.metrics().retried(Retried::Relay);
                     self.health.relay_failed(&error.without_ids());
                     let waits = backoff.get_or_insert_with(|| retry_waits().build());
                     let wait = waits.next().unwrap_or(RETRY_MAX);
@@ -295,6 +297,13 @@ impl Relay {
             () = tokio::time::sleep_until(due) => {}
             // When all senders are gone there is nothing more to wait for.
             Ok(()) = self.committed.changed() => {}
+        }
+    }
+
+    /// Notes the span of an event that was published.
+    fn note_span(&self, trace: &Trace, kind: EventKind, id: &str, took: Duration) {
+        if let Some(telemetry) = self.health.telemetry() {
+            telemetry.event(trace, kind, id.to_owned(), Period::of_last(took));
         }
     }
 

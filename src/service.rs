@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{EventsMode, EventsOptions, NatsOptions};
+use crate::config::{EventsMode, EventsOptions, NatsOptions, OtlpEndpoint};
 use crate::consumer::applier::{Applier, send_all};
 use crate::consumer::discovery::{Discovery, Search, Statistics};
 use crate::consumer::durable::{self, DurableReports};
@@ -21,15 +21,19 @@ use crate::consumer::{self, Consumer, Replier, Work};
 use crate::health::Health;
 use crate::http::Http;
 use crate::ledger::{self, Command, Fault, Ledger, Writer};
+use crate::metrics::ConnectionName;
 use crate::nats::{Connection, connect, round_trip};
 use crate::relay::{Relay, Way};
 use crate::streams::Wanted;
+use crate::telemetry::Telemetry;
 use crate::wire::{Endpoint, Subjects};
 
 mod error;
+mod readings;
 mod upkeep;
 
 pub use error::ServiceError;
+use readings::Sources;
 use upkeep::{fold, have_applied, prune, sweep};
 
 /// How the service is to run.
@@ -53,6 +57,8 @@ pub struct Config {
     pub outbox: EventsOptions,
     /// Whether reports are taken from the report stream too.
     pub durable_reports: bool,
+    /// Where the spans of recorded traces are sent, if anywhere.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
 }
 
 /// How long the server may take for a round trip at start and stop.
@@ -109,6 +115,8 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         Some(address) => Some(bind(address).await?),
         None => None,
     };
+    let telemetry = config.otlp_endpoint.as_ref().map(Telemetry::start);
+    let telemetry = telemetry.transpose()?;
     let connection = connect(&config.nats, "tasklatch").await?;
     let relay_thread = RelayThread::start()?;
     let events = relay_thread.connect(&config.nats).await?;
@@ -116,8 +124,13 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
     let client = connection.client.clone();
 
-    let health = Arc::new(Health::new(client.clone()));
-    let replier = Replier::new(client.clone(), config.subjects.clone(), standing.statistics);
+    let health = Arc::new(Health::new(client.clone(), telemetry));
+    let replier = Replier::new(
+        client.clone(),
+        config.subjects.clone(),
+        standing.statistics,
+        health.clone(),
+    );
     let (work, work_in) = mpsc::channel(config.max_in_hand + durable::IN_HAND_MAX + OWN_WORK_MAX);
     let (applied, applied_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());
@@ -134,6 +147,21 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let reports = match config.durable_reports {
         true => Some(connect(&config.nats, "tasklatch reports").await?),
         false => None,
+    };
+    let sources = Sources {
+        ledger: ledger.clone(),
+        consumer: consumer.clone(),
+        health: health.clone(),
+        connections: [
+            (ConnectionName::Requests, Some(connection.clone())),
+            (ConnectionName::Events, Some(events.clone())),
+            (ConnectionName::Reports, reports.clone()),
+        ]
+        .into_iter()
+        .filter_map(|(name, connection)| Some((name, connection?.happenings)))
+        .collect(),
+        database: config.database.clone(),
+        unpublished_max: config.outbox.max_unpublished,
     };
     let durable_reports = reports
         .clone()
@@ -181,7 +209,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     ));
     let http_addr = match http {
         Some((http, address)) => {
-            attendants.spawn(serve_http(http, health.clone(), ledger.clone()));
+            attendants.spawn(serve_http(http, health.clone(), Arc::new(sources)));
             Some(address)
         }
         None => None,
@@ -301,8 +329,12 @@ async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
     Ok((http, address))
 }
 
-async fn serve_http(http: Http, health: Arc<Health>, ledger: Ledger) {
-    if let Err(error) = http.serve(health, ledger).await {
+async fn serve_http(http: Http, health: Arc<Health>, sources: Arc<Sources>) {
+    let page = move || {
+        let sources = sources.clone();
+        async move { sources.page().await }
+    };
+    if let Err(error) = http.serve(health, page).await {
         tracing::error!(error = %error, "HTTP is no longer served");
     }
 }
@@ -481,6 +513,14 @@ impl Service {
         {
             tracing::warn!(error = %error, "the server did not confirm the last acknowledgments; durable reports may be delivered again, which is harmless");
         }
+        let health = self.health;
+        let sent = move || {
+            if let Some(telemetry) = health.telemetry() {
+                telemetry.stop(STOP_STEP_WITHIN);
+            }
+        };
+        // It waits for the collector.
+        let _ = tokio::task::spawn_blocking(sent).await;
         closed
     }
 }

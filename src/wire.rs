@@ -6,12 +6,16 @@ mod event;
 mod refusal;
 mod request;
 mod subjects;
+mod trace;
 
 pub use answer::{Answer, Outcome};
-pub use event::{CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, events_of, events_with};
+pub use event::{
+    CloudEvent, Event, EventKind, HEADERS_MAX_BYTES, HEADERS_USUAL_BYTES, events_of, events_with,
+};
 pub use refusal::{Action, Code, Refusal};
 pub use request::{Change, ListQuery, NewTask, Request, decode, limits, may_be_in_task_id};
 pub use subjects::{Endpoint, PrefixError, StreamKind, Subjects};
+pub use trace::{TRACE_HEADERS_MAX_BYTES, TRACEPARENT, TRACESTATE, Trace};
 
 /// The version of the protocol, as the header [`header::PROTOCOL`] says it.
 pub const PROTOCOL_VERSION: &str = "1";

@@ -121,6 +121,7 @@ impl Dev<'_> {
             events: EventsMode::Jetstream,
             outbox: EventsOptions::default(),
             durable_reports: true,
+            otlp_endpoint: None,
         };
         let Some(service) = serve::start(config, signals, self.ui).await? else {
             return Ok(());

@@ -27,6 +27,7 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
         events: options.events,
         outbox: options.outbox,
         durable_reports: options.durable_reports,
+        otlp_endpoint: options.otlp_endpoint,
     };
     let Some(service) = start(config, &signals, ui).await? else {
         return Ok(());

@@ -63,6 +63,31 @@ impl fmt::Display for HttpAddress {
     }
 }
 
+/// The address of a collector: `http://HOST:PORT`, to which `/v1/traces` is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtlpEndpoint(String);
+
+impl OtlpEndpoint {
+    /// Where spans are sent.
+    pub fn traces_url(&self) -> String {
+        format!("{}/v1/traces", self.0)
+    }
+}
+
+impl FromStr for OtlpEndpoint {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim_end_matches('/');
+        match text.strip_prefix("http://") {
+            Some(host) if !host.is_empty() => Ok(Self(text.to_owned())),
+            _ => Err(ConfigError(
+                "give the address of a collector near by, such as http://127.0.0.1:4318".to_owned(),
+            )),
+        }
+    }
+}
+
 /// How events are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EventsMode {
@@ -201,6 +226,10 @@ pub struct ServeOptions {
     /// Where to serve /live and /ready, or off
     #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
     pub http: HttpAddress,
+
+    /// Collector of OpenTelemetry that the spans of recorded traces are sent to by OTLP over HTTP [default: none]
+    #[arg(long, env = "TASKLATCH_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
 
     /// Serve although a service with another ledger answers under the same prefix: each then sees a part of the requests
     #[arg(

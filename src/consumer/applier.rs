@@ -4,6 +4,7 @@
 //! while one batch is on its way to the disk, the next gathers by itself.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 
@@ -13,11 +14,14 @@ use crate::ledger::{
     Applied, BATCH_COMMANDS_MAX, Circumstances, Command, Fault, FaultKind, Writer,
 };
 use crate::task::Timestamp;
+use crate::telemetry::Period;
 
 /// A batch that was applied: who listens, and what became of each command.
 pub struct AppliedBatch {
     listeners: Vec<Then>,
     results: Vec<Result<Applied, Fault>>,
+    /// When it was applied.
+    applied: Period,
     /// Only to be dropped, beside the applier.
     _commands: Vec<Command>,
 }
@@ -27,6 +31,7 @@ impl AppliedBatch {
         commands: Vec<Command>,
         mut listeners: Vec<Then>,
         results: Vec<Result<Applied, Fault>>,
+        applied: Period,
     ) -> Self {
         // The service's own tasks are told at once: answers may have to wait for the server.
         for (then, result) in listeners.iter_mut().zip(&results) {
@@ -39,6 +44,7 @@ impl AppliedBatch {
         Self {
             listeners,
             results,
+            applied,
             _commands: commands,
         }
     }
@@ -77,7 +83,15 @@ impl Applier {
                 now: Timestamp::now(),
                 max_payload: self.replier.max_payload(),
             };
+            let (begun, before) = (Instant::now(), self.writer.last_seq());
             let results = self.writer.apply(&commands, circumstances).await;
+            let took = begun.elapsed();
+            let has_changed = self.writer.last_seq() > before;
+            let count = commands.len();
+            self.health
+                .metrics()
+                .applied(count, has_changed.then_some(took));
+            let applied = Period::of_last(took);
             let damage = self.take_note(&results);
             self.health.outbox_full(self.writer.is_outbox_full());
             // Before anybody hears of the batch: a relay that is asked to finish must know of it.
@@ -85,7 +99,7 @@ impl Applier {
             // Whoever sends the answers may be gone; what was applied is applied.
             let _ = self
                 .applied
-                .send(AppliedBatch::new(commands, listeners, results));
+                .send(AppliedBatch::new(commands, listeners, results, applied));
             if let Some(fault) = damage {
                 self.work.close();
                 let mut listeners = Vec::new();
@@ -93,9 +107,9 @@ impl Applier {
                     listeners.push(work.then);
                 }
                 let results = vec![Err(fault.clone()); listeners.len()];
-                let _ = self
-                    .applied
-                    .send(AppliedBatch::new(Vec::new(), listeners, results));
+                let _ =
+                    self.applied
+                        .send(AppliedBatch::new(Vec::new(), listeners, results, applied));
                 return Err(fault);
             }
         }
@@ -130,7 +144,8 @@ impl Applier {
 pub async fn send_all(mut applied: mpsc::UnboundedReceiver<AppliedBatch>, replier: Replier) {
     while let Some(batch) = applied.recv().await {
         for (then, result) in batch.listeners.into_iter().zip(batch.results) {
-            if let Then::Answer(ticket) = then {
+            if let Then::Answer(mut ticket) = then {
+                ticket.transaction = Some(batch.applied);
                 replier.send(ticket, answer_to(result)).await;
             }
         }

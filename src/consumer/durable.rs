@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Consumer, InHand, Share};
 use crate::health::Health;
 use crate::ids;
+use crate::metrics::Retried;
 use crate::nats::{Connection, RETRY_MAX, retry_waits};
 use crate::streams::{JETSTREAM_WITHIN, StreamError, Wanted};
 use crate::wire::{Endpoint, Refusal, Request, Subjects, decode};
@@ -126,6 +127,7 @@ impl DurableReports {
                 continue;
             }
             self.health.durable_failed(&error.to_string());
+            self.health.metrics().retried(Retried::DurableReports);
             let waits = waits.get_or_insert_with(|| retry_waits().build());
             let wait = waits.next().unwrap_or(RETRY_MAX);
             tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "durable reports are not taken");

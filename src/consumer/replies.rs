@@ -3,15 +3,23 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_nats::{Client, PublishErrorKind, Subject};
+use async_nats::{Client, HeaderMap, PublishErrorKind, Subject};
+use serde::Deserialize;
 use tokio_util::task::TaskTracker;
 
 use super::Share;
 use super::discovery::Statistics;
 use super::durable::Delivery;
 use crate::faults::{self, Point};
+use crate::health::Health;
+use crate::ids;
+use crate::metrics::ReportOutcome;
 use crate::nats::header_map;
-use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
+use crate::report::Selector;
+use crate::telemetry::{Period, ReportSpan};
+use crate::wire::{
+    Answer, Code, Endpoint, Refusal, Subjects, TRACEPARENT, TRACESTATE, Trace, header,
+};
 
 /// What is needed to answer one request: exactly one answer is sent for each.
 #[derive(Debug)]
@@ -19,6 +27,12 @@ pub struct Ticket {
     endpoint: Endpoint,
     reply: Option<Subject>,
     pub(super) received: Instant,
+    /// The task that a report names, if that is to be logged or traced.
+    task_id: Option<Box<str>>,
+    /// The trace that a report belongs to.
+    pub(super) trace: Option<Box<Trace>>,
+    /// The transaction that a request was in.
+    pub(super) transaction: Option<Period>,
     /// For a report from the report stream: what is to be settled with it.
     delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
@@ -26,6 +40,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Takes note of the task that a report names, if that is to be logged or traced.
+    pub(super) fn name_task(&mut self, selector: &Selector) {
+        if is_logged() || self.trace.is_some() {
+            self.task_id = selector.task_id().map(Into::into);
+        }
+    }
+
     pub(super) fn with(self, share: Share) -> Self {
         Self {
             _share: Some(share),
@@ -34,23 +55,68 @@ impl Ticket {
     }
 }
 
+/// The trace that a report belongs to by its headers. What is malformed, or said twice, is as good as nothing.
+pub(super) fn trace_of(headers: &HeaderMap) -> Option<Box<Trace>> {
+    let mut traceparents = headers.get_all(TRACEPARENT);
+    let (Some(traceparent), None) = (traceparents.next(), traceparents.next()) else {
+        return None;
+    };
+    let tracestate = headers.get(TRACESTATE).map(|state| state.as_str());
+    Trace::of(traceparent.as_str(), tracestate, ids::new_span_id()).map(Box::new)
+}
+
+/// Whether each report is logged.
+fn is_logged() -> bool {
+    tracing::enabled!(tracing::Level::DEBUG)
+}
+
+/// The one event of a report. Its content belongs to nobody who reads logs.
+fn log(ticket: &Ticket, answer: &Answer) {
+    /// The task of an answer, which a report by its pane does not name.
+    #[derive(Deserialize)]
+    struct Named {
+        task_id: Box<str>,
+    }
+    let answered = || serde_json::from_slice::<Named>(&answer.body).ok();
+    let task_id = match &ticket.task_id {
+        None if answer.refused.is_none() => answered().map(|named| named.task_id),
+        named => named.clone(),
+    };
+    tracing::debug!(
+        task.id = task_id.as_deref(),
+        report.outcome = ReportOutcome::of(answer).as_str(),
+        report.code = answer.refused.map(Code::as_str),
+        report.duration_us = ticket.received.elapsed().as_micros() as u64,
+        report.durable = ticket.delivery.is_some(),
+        trace.id = ticket.trace.as_ref().map(|trace| trace.trace_id_text()),
+        "report"
+    );
+}
+
 /// Sends answers.
 #[derive(Clone, Debug)]
 pub struct Replier {
     client: Client,
     subjects: Subjects,
     statistics: Arc<Statistics>,
+    health: Arc<Health>,
     /// Deliveries whose settling takes more than one message.
     settling: TaskTracker,
 }
 
 impl Replier {
     /// Sends on this connection.
-    pub fn new(client: Client, subjects: Subjects, statistics: Arc<Statistics>) -> Self {
+    pub fn new(
+        client: Client,
+        subjects: Subjects,
+        statistics: Arc<Statistics>,
+        health: Arc<Health>,
+    ) -> Self {
         Self {
             client,
             subjects,
             statistics,
+            health,
             settling: TaskTracker::new(),
         }
     }
@@ -78,6 +144,9 @@ impl Replier {
             endpoint,
             reply: reply.cloned(),
             received: Instant::now(),
+            task_id: None,
+            trace: None,
+            transaction: None,
             delivery: None,
             _share: None,
         }
@@ -88,6 +157,7 @@ impl Replier {
         let reply = delivery.reply_to();
         let ticket = self.ticket(Endpoint::ReportOfTask, reply.as_ref());
         Ticket {
+            trace: trace_of(delivery.headers()),
             delivery: Some(Box::new(delivery)),
             _share: Some(share),
             ..ticket
@@ -102,6 +172,10 @@ impl Replier {
 
     /// Sends the answer to a request; for one from the report stream, also to that.
     pub async fn send(&self, mut ticket: Ticket, answer: Answer) {
+        self.health.metrics().answered(ticket.endpoint, &answer);
+        if ticket.endpoint.is_report() && is_logged() {
+            log(&ticket, &answer);
+        }
         if let Some(delivery) = ticket.delivery.take() {
             return delivery.settle(self, ticket, answer).await;
         }
@@ -111,15 +185,33 @@ impl Replier {
             .find(|(name, _)| *name == header::SERVICE_ERROR)
             .map(|(_, text)| text.clone());
         self.answer(&ticket, answer).await;
-        self.statistics
-            .count(ticket.endpoint, ticket.received.elapsed(), error);
+        let took = ticket.received.elapsed();
+        self.statistics.count(ticket.endpoint, took, error);
     }
 
     /// Sends the answer and nothing else.
-    pub(super) async fn answer(&self, ticket: &Ticket, answer: Answer) {
+    pub(super) async fn answer(&self, ticket: &Ticket, mut answer: Answer) {
+        if let Some(trace) = &ticket.trace {
+            answer.headers.push((TRACEPARENT, trace.traceparent()));
+        }
+        let (outcome, refused) = (ReportOutcome::of(&answer), answer.refused);
         if let Some(reply) = ticket.reply.clone() {
             self.publish(reply, answer).await;
             faults::pass(Point::AfterReply);
+        }
+        let took = ticket.received.elapsed();
+        self.health.metrics().replied(ticket.endpoint, took);
+        if let (Some(trace), Some(telemetry)) = (&ticket.trace, self.health.telemetry()) {
+            telemetry.report(&ReportSpan {
+                trace,
+                endpoint: ticket.endpoint,
+                task_id: ticket.task_id.as_deref(),
+                outcome: outcome.as_str(),
+                code: refused.map(Code::as_str),
+                is_fault: refused.is_some_and(|code| code.number() >= 500),
+                whole: Period::of_last(took),
+                transaction: ticket.transaction,
+            });
         }
     }
 

@@ -17,7 +17,7 @@ use super::recent::{Recent, Remembered};
 use super::{Applied, Circumstances, Command, ParkedEvent, SWEEP_TASKS_MAX};
 use crate::report::{self, Report, Selector, Verdict};
 use crate::task::{Lifecycle, ReviewVerdict, Task, Timestamp};
-use crate::wire::{Change, Code, NewTask, Outcome, Refusal};
+use crate::wire::{Change, Code, NewTask, Outcome, Refusal, Trace};
 pub(super) use load::Named;
 use panes::Pane;
 
@@ -74,6 +74,8 @@ pub(super) struct Revision {
     /// The same as JSON, if that is made already.
     pub body: Option<Bytes>,
     pub step: Step,
+    /// The trace that its events belong to.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// What a change does. A task takes its steps in this order, so that the changes of a batch may be written step by step.
@@ -165,11 +167,14 @@ impl Desk {
         (first_seq..)
             .zip(self.writes.revisions.drain(..))
             .filter_map(|(seq, revision)| {
-                let Revision { task, body, .. } = revision;
+                let Revision {
+                    task, body, trace, ..
+                } = revision;
                 Some(FreshRevision {
                     seq,
                     task,
                     body: body?,
+                    trace,
                 })
             })
     }
@@ -205,6 +210,16 @@ impl Desk {
             }
             Command::Get(selector) => self.select(selector).map(|key| (key, None)),
             Command::Change(change) => self.change(change)?,
+            Command::Traced(change, trace) => {
+                let before = self.writes.revisions.len();
+                let decision = self.change(change)?;
+                let revisions = &mut self.writes.revisions[before..];
+                let reported = (revisions.iter_mut()).find(|change| change.step == Step::Reported);
+                if let Some(reported) = reported {
+                    reported.trace = Some(trace.clone());
+                }
+                decision
+            }
         };
         match decision {
             Ok((key, outcome)) => self.answer(key, outcome),
@@ -435,6 +450,7 @@ impl Desk {
             task: task.clone(),
             body: body.clone(),
             step,
+            trace: None,
         });
         if let Some(pane) = task
             .pane_id

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::task::Task;
+use crate::wire::Trace;
 
 /// How many bytes wait here at most. What comes past it while the relay is behind is left to the outbox.
 const FRESH_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -25,6 +26,8 @@ pub(super) struct FreshRevision {
     pub task: Arc<Task>,
     /// The same as JSON.
     pub body: Bytes,
+    /// The trace that its events belong to.
+    pub trace: Option<Box<Trace>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -103,6 +106,7 @@ mod tests {
             seq,
             task: Arc::new(task),
             body: vec![b' '; body].into(),
+            trace: None,
         }
     }
 

@@ -17,7 +17,7 @@ use super::rows::{SEQ_COLUMN, task_as_of_columns, task_from};
 use super::{Applied, Circumstances, Command, Ledger};
 use crate::report::Selector;
 use crate::task::Timestamp;
-use crate::wire::{Event, events_of, events_with};
+use crate::wire::{Event, HEADERS_USUAL_BYTES, Trace, events_of, events_with};
 
 /// A revision with its events, on its way to observers.
 #[derive(Clone, Debug)]
@@ -41,8 +41,8 @@ pub enum Found {
 const OUTGOING_SQL: &str = concat!(
     "SELECT ",
     task_as_of_columns!(),
-    " FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
-      LEFT JOIN results AS r ON r.task_key = v.task_key
+    ", w.traceparent, w.tracestate FROM revisions AS v JOIN tasks AS t ON t.task_key = v.task_key
+      LEFT JOIN results AS r ON r.task_key = v.task_key LEFT JOIN revision_traces AS w ON w.seq = v.seq
       WHERE v.seq > ?1 ORDER BY v.seq LIMIT ?2"
 );
 
@@ -50,12 +50,11 @@ impl Outgoing {
     /// How large its events are, headers included, roughly.
     pub fn bytes(&self) -> usize {
         let events = self.events.iter();
-        events.map(|event| event.data.len() + EVENT_BYTES).sum()
+        events
+            .map(|event| event.data.len() + HEADERS_USUAL_BYTES)
+            .sum()
     }
 }
-
-/// What the headers of an event take, roughly.
-const EVENT_BYTES: usize = 400;
 
 /// How many revisions one reading of the outbox takes at most.
 const OUTGOING_REVISIONS_MAX: i64 = 512;
@@ -127,7 +126,8 @@ impl Ledger {
         let fresh = self.fresh.take(seq, bytes_max);
         if !fresh.is_empty() {
             let revisions = fresh.into_iter().map(|revision| {
-                let events = events_with(&revision.task, revision.body).map_err(unencodable)?;
+                let mut events = events_with(&revision.task, revision.body).map_err(unencodable)?;
+                add_trace(&mut events, revision.trace);
                 Ok(Outgoing {
                     seq: revision.seq,
                     events,
@@ -142,11 +142,7 @@ impl Ledger {
         let mut outgoing = Vec::new();
         let mut bytes = 0;
         while let Some(row) = rows.try_next().await.during("reading the outbox")? {
-            let events = events_as_of(&row)?;
-            let next = Outgoing {
-                seq: row.try_get(SEQ_COLUMN).during("reading the outbox")?,
-                events,
-            };
+            let next = outgoing_from(&row)?;
             bytes += next.bytes();
             outgoing.push(next);
             if bytes >= bytes_max {
@@ -154,6 +150,28 @@ impl Ledger {
             }
         }
         Ok(outgoing)
+    }
+}
+
+/// A row of [`OUTGOING_SQL`].
+fn outgoing_from(row: &sqlx::sqlite::SqliteRow) -> Result<Outgoing, Fault> {
+    let read = "reading the outbox";
+    let traceparent: Option<&str> = row.try_get(SEQ_COLUMN + 1).during(read)?;
+    let tracestate: Option<&str> = row.try_get(SEQ_COLUMN + 2).during(read)?;
+    let trace = traceparent.and_then(|traceparent| Trace::stored(traceparent, tracestate));
+    let mut events = events_as_of(row)?;
+    add_trace(&mut events, trace.map(Box::new));
+    Ok(Outgoing {
+        seq: row.try_get(SEQ_COLUMN).during(read)?,
+        events,
+    })
+}
+
+fn add_trace(events: &mut [Event], trace: Option<Box<Trace>>) {
+    if trace.is_some() {
+        for event in events {
+            event.trace.clone_from(&trace);
+        }
     }
 }
 

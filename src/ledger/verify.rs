@@ -14,12 +14,13 @@ struct Rule {
 const NAMED_MAX: i64 = 10;
 
 /// What is in the schema to guard the rules; without it another program can break them unnoticed.
-const GUARDS: [&str; 12] = [
+const GUARDS: [&str; 13] = [
     "cursor_moves_forward",
     "results_latch",
     "results_never_change",
     "results_never_go",
     "revisions_go_once_published",
+    "traces_go_with_their_revision",
     "tasks_are_made_once",
     "tasks_begin_with_their_result",
     "tasks_end_once",

@@ -246,8 +246,12 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         if relay.is_parked(outgoing.seq, event) {
             continue;
         }
-        let headers = header_map(event.headers(relay.ledger.ledger_id()));
+        let headers = header_map(event.traced_headers(
+            relay.ledger.ledger_id(),
+            relay.connection.client.max_payload(),
+        ));
         let subject = event.subject(&relay.subjects);
+        let begun = Instant::now();
         let published = relay
             .connection
             .client
@@ -255,7 +259,10 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
             .await;
         match published {
             Ok(()) => {
-                relay.health.metrics().events_published.inc();
+                relay.health.metrics().published(event.kind);
+                if let Some(trace) = &event.trace {
+                    relay.note_span(trace, event.kind, &event.id(), begun.elapsed());
+                }
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 let limit = relay.connection.client.max_payload();

@@ -31,7 +31,7 @@ use crate::faults::{self, Point};
 use crate::ledger::Outgoing;
 use crate::nats::{Mark, RoundTripError, header_map};
 use crate::streams::{Ensured, JETSTREAM_WITHIN, Wanted};
-use crate::wire::{Event, EventKind, header};
+use crate::wire::{Event, EventKind, HEADERS_USUAL_BYTES, Trace, header};
 
 /// How long the stream may take to acknowledge an event, measured here.
 pub(super) const ACK_WITHIN: Duration = Duration::from_secs(5);
@@ -42,9 +42,6 @@ const IN_FLIGHT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How often the connection is looked at while an acknowledgment is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// What the headers of an event take, roughly: what is refused for less is parked when the stream says so.
-const EVENT_HEADERS_BYTES: usize = 400;
 
 /// How many events in doubt are asked for at once.
 const LOOKUPS_AT_ONCE: usize = 16;
@@ -95,6 +92,8 @@ struct InFlight {
     is_last: bool,
     id: String,
     bytes: usize,
+    /// The trace that it belongs to.
+    trace: Option<Box<Trace>>,
     due: Instant,
     ack: Option<BoxFuture<'static, Acked>>,
 }
@@ -239,6 +238,7 @@ impl IntoStream {
                 is_last,
                 id: event.id(),
                 bytes,
+                trace: event.trace.clone(),
                 due: Instant::now() + ACK_WITHIN,
                 ack,
             });
@@ -260,12 +260,14 @@ impl IntoStream {
             return Ok(None);
         };
         let bytes = event.data.len();
-        if bytes + EVENT_HEADERS_BYTES > chain.message_max {
+        // What is refused for less is parked when the stream says so.
+        if bytes + HEADERS_USUAL_BYTES > chain.message_max {
             let reason = too_large(bytes, chain.message_max, "the event stream");
             relay.park(seq, event.kind, &event.id(), reason).await?;
             return Ok(None);
         }
-        let headers = event.headers(relay.ledger.ledger_id());
+        let message_max = chain.message_max.min(relay.connection.client.max_payload());
+        let headers = event.traced_headers(relay.ledger.ledger_id(), message_max);
         let message_id = message_id_of(&headers);
         let message = message_of(event, headers, &chain.end);
         let subject = event.subject(&relay.subjects);
@@ -403,9 +405,13 @@ impl IntoStream {
         }
         let metrics = relay.health.metrics();
         if !ack.duplicate {
-            metrics.events_published.inc();
+            metrics.published(first.kind);
+            if let Some(trace) = &first.trace {
+                let took = (Instant::now() + ACK_WITHIN).saturating_duration_since(first.due);
+                relay.note_span(trace, first.kind, &first.id, took);
+            }
         } else if first.seq > self.in_doubt {
-            metrics.events_taken_for_duplicates.inc();
+            metrics.taken_for_duplicate();
             tracing::error!(
                 event.id = %first.id,
                 stream.sequence = ack.sequence,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use crate::consumer::discovery::Other;
 use crate::ledger::{Fault, OpenError};
 use crate::nats::{ConnectFault, RoundTripError};
+use crate::telemetry::TelemetryError;
 
 /// Why a service could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,9 @@ pub enum ServiceError {
         "the database is damaged or its disk fails, so nothing more is written to it: {0}; check the disk, and restore a snapshot if the file is broken"
     )]
     Damaged(Fault),
+    /// Spans cannot be sent.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// The operating system gives no thread.
     #[error("cannot start a thread: {0}; check the limits on processes and threads")]
     NoThread(std::io::Error),
@@ -82,7 +86,7 @@ impl ServiceError {
             | Self::NoThread(_)
             | Self::BrokeOff(_)
             | Self::Connect(ConnectFault::Refused { .. }) => 1,
-            Self::Connect(ConnectFault::Config(_)) => 2,
+            Self::Connect(ConnectFault::Config(_)) | Self::Telemetry(_) => 2,
             Self::NoRoundTrip(_) => 75,
         }
     }

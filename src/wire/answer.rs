@@ -25,6 +25,8 @@ pub struct Answer {
     pub body: Bytes,
     /// Why it is a refusal, if it is one.
     pub refused: Option<Code>,
+    /// What became of a report, if it is none.
+    pub outcome: Option<Outcome>,
 }
 
 impl Answer {
@@ -36,6 +38,7 @@ impl Answer {
             headers,
             body,
             refused: None,
+            outcome,
         }
     }
 
@@ -60,6 +63,7 @@ impl Answer {
             headers,
             body: body.into(),
             refused: Some(refusal.code),
+            outcome: None,
         }
     }
 }

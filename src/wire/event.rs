@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Subjects, header};
+use super::{Subjects, TRACE_HEADERS_MAX_BYTES, TRACEPARENT, TRACESTATE, Trace, header};
 use crate::task::{Task, TaskResult, Timestamp, words};
 
 words! {
@@ -34,7 +34,10 @@ impl EventKind {
     }
 }
 
-/// At most what the headers of an event or answer take, in bytes. They hold the task ID three times (128 each), the
+/// What the headers of an event take, roughly, in bytes.
+pub const HEADERS_USUAL_BYTES: usize = 400;
+
+/// At most what the headers of an event or answer take, in bytes, but for those of a trace. They hold the task ID three times (128 each), the
 /// ledger ID twice (64 each) and fixed text of under 400.
 pub const HEADERS_MAX_BYTES: usize = 1024;
 
@@ -51,6 +54,8 @@ pub struct Event {
     pub time: Timestamp,
     /// The payload, as JSON.
     pub data: Bytes,
+    /// The trace that it belongs to.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// The payload of a result event, in the order of the protocol.
@@ -82,6 +87,7 @@ pub fn events_with(task: &Task, body: Bytes) -> Result<Vec<Event>, serde_json::E
         revision: task.revision,
         time: task.updated_at,
         data,
+        trace: None,
     };
     let mut events = Vec::with_capacity(2);
     if let (Some(result), None) = (&task.result, &task.disposition) {
@@ -108,7 +114,8 @@ impl Event {
         subjects.event(self.kind, &self.task_id)
     }
 
-    /// The headers of the binary mode of the CloudEvents NATS binding, and `Nats-Msg-Id`.
+    /// The headers of the binary mode of the CloudEvents NATS binding, and `Nats-Msg-Id`. Without those of its trace, to
+    /// which an event that somebody sends again later does not belong.
     pub fn headers(&self, ledger_id: &str) -> Vec<(&'static str, String)> {
         let id = self.id();
         vec![
@@ -121,6 +128,24 @@ impl Event {
             ("ce-subject", self.task_id.clone()),
             ("content-type", "application/json".to_owned()),
         ]
+    }
+
+    /// The same with the headers of its trace, if that is sure to fit into a message of `message_max` bytes: no event is
+    /// too large since somebody traces it.
+    pub fn traced_headers(
+        &self,
+        ledger_id: &str,
+        message_max: usize,
+    ) -> Vec<(&'static str, String)> {
+        let mut headers = self.headers(ledger_id);
+        let traced = self.data.len() + HEADERS_MAX_BYTES + TRACE_HEADERS_MAX_BYTES;
+        if let Some(trace) = &self.trace
+            && traced <= message_max
+        {
+            headers.push((TRACEPARENT, trace.traceparent()));
+            headers.extend(trace.state.clone().map(|state| (TRACESTATE, state)));
+        }
+        headers
     }
 
     /// The event in the JSON format of CloudEvents, for files and terminals.

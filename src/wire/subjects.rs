@@ -63,6 +63,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether reports come here.
+    pub fn is_report(self) -> bool {
+        matches!(self, Self::Report | Self::ReportOfTask)
+    }
+
     fn suffix(self) -> &'static str {
         match self {
             Self::Report => "report",

@@ -15,6 +15,7 @@ use super::dead::{self, DeadError, Letter};
 use super::{ACK_WAIT, CONSUMER};
 use crate::consumer::{Replier, Ticket};
 use crate::health::Health;
+use crate::metrics::Retried;
 use crate::streams::{StreamError, Wanted};
 use crate::wire::{Action, Answer, Code, Subjects, header};
 
@@ -102,6 +103,10 @@ impl Delivery {
         &self.task_id
     }
 
+    pub(in crate::consumer) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     pub(super) fn payload(&self) -> &[u8] {
         &self.payload
     }
@@ -169,9 +174,13 @@ impl Delivery {
 
     /// It may be applied later.
     async fn put_off(&self, answer: &Answer) {
+        self.settler
+            .health
+            .metrics()
+            .retried(Retried::DurableReport);
         let delay = delay_after(self.delivered);
         let refusal = answer.refused.map(Code::as_str);
-        tracing::debug!(task.id = %self.task_id, refusal, deliveries = self.delivered, again.after_ms = delay.as_millis() as u64, "a durable report cannot be applied now");
+        tracing::trace!(task.id = %self.task_id, refusal, deliveries = self.delivered, again.after_ms = delay.as_millis() as u64, "a durable report cannot be applied now");
         note_unsent(self.acker.ack_with(AckKind::Nak(Some(delay))).await);
     }
 

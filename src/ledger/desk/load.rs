@@ -57,7 +57,7 @@ impl<'a> Named<'a> {
                 | Command::Look => {}
                 Command::Sweep => named.sweep = true,
                 Command::Get(selector) => named.add(selector),
-                Command::Change(change) => match change {
+                Command::Change(change) | Command::Traced(change, _) => match change {
                     Change::Create(new) => {
                         named.task_ids.insert(&new.task_id);
                     }

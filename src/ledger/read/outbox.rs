@@ -1,9 +1,8 @@
 //! What is read about the outbox: how far behind its events are, what is parked, and what may leave it.
 
-use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::{OUTGOING_SQL, Outgoing, events_as_of};
+use super::{OUTGOING_SQL, Outgoing, events_as_of, outgoing_from};
 use crate::ledger::fault::{During, Fault};
 use crate::ledger::rows::{SEQ_COLUMN, task_as_of_columns};
 use crate::ledger::{Ledger, ParkedEvent, ledger_id_of};
@@ -205,13 +204,7 @@ impl OutboxReader {
             .fetch_all(&mut self.connection)
             .await
             .during("reading the outbox")?;
-        let outgoing = |row: &SqliteRow| {
-            Ok(Outgoing {
-                seq: row.try_get(SEQ_COLUMN).during("reading the outbox")?,
-                events: events_as_of(row)?,
-            })
-        };
-        rows.iter().map(outgoing).collect()
+        rows.iter().map(outgoing_from).collect()
     }
 
     /// All parked events, in commit order.

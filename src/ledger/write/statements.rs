@@ -13,6 +13,7 @@ use crate::faults::{self, Point};
 use crate::ledger::desk::{Desk, Key, Revision, Step};
 use crate::ledger::fault::{During, Fault};
 use crate::task::{Disposition, Task, TaskResult, Timestamp};
+use crate::wire::Trace;
 
 /// Makes what [`write_all`] writes through, on a new connection.
 pub(super) async fn make_views(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -125,11 +126,20 @@ async fn insert_reports(
     connection: &mut SqliteConnection,
     revisions: &[Numbered<'_>],
 ) -> Result<(), Fault> {
-    let rows = Rows {
-        what: "writing reports",
-        head: "INSERT INTO reports ",
-        columns: 8,
-        tail: "",
+    let is_traced = (revisions.iter()).any(|(_, revision)| revision.trace.is_some());
+    let rows = match is_traced {
+        false => Rows {
+            what: "writing reports",
+            head: "INSERT INTO reports ",
+            columns: 8,
+            tail: "",
+        },
+        true => Rows {
+            what: "writing traced reports",
+            head: "INSERT INTO traced_reports ",
+            columns: 10,
+            tail: "",
+        },
     };
     let done = rows.execute(connection, revisions, |row, &(seq, revision)| {
         let task = &revision.task;
@@ -143,6 +153,11 @@ async fn insert_reports(
             .bind(result.summary.as_str())
             .bind(artifacts_text(&result.artifacts))
             .bind(result.evidence.get());
+        if is_traced {
+            let trace = revision.trace.as_deref();
+            row.bind(trace.map(Trace::traceparent))
+                .bind(trace.and_then(|trace| trace.state.as_deref()));
+        }
         Ok(())
     });
     done.await.map(drop)

@@ -51,3 +51,15 @@ BEGIN
     VALUES (NEW.seq, NEW.task_key, NEW.revision, NEW.lifecycle, NEW.updated_at, NEW.verdict, NEW.note, NEW.reviewer,
             NEW.reviewed_at);
 END;
+
+-- The same as `reports` where one of a batch belongs to a trace: those that do not pay nothing as long as none does.
+CREATE TEMP VIEW traced_reports (seq, task_key, revision, status, reported_at, summary, artifacts, evidence, traceparent, tracestate)
+    AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+
+CREATE TEMP TRIGGER report_with_trace INSTEAD OF INSERT ON traced_reports WHEN NEW.seq IS NOT NULL
+BEGIN
+    INSERT INTO reports (seq, task_key, revision, status, reported_at, summary, artifacts, evidence)
+    VALUES (NEW.seq, NEW.task_key, NEW.revision, NEW.status, NEW.reported_at, NEW.summary, NEW.artifacts, NEW.evidence);
+    INSERT INTO revision_traces (seq, traceparent, tracestate)
+    SELECT NEW.seq, NEW.traceparent, NEW.tracestate WHERE NEW.traceparent IS NOT NULL;
+END;
