@@ -6,3 +6,4 @@ mod locks;
 mod opening;
 mod replaced;
 mod rules;
+mod upgrades;

@@ -12,7 +12,7 @@ use bollard::query_parameters::{
 };
 use futures_util::TryStreamExt;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use crate::Result;
 
@@ -112,7 +112,9 @@ impl Engine {
 
     async fn until_healthy(&self, id: &str) -> Result {
         let end = Instant::now() + HEALTHY_WITHIN;
+        let mut again = interval(ASK_EVERY);
         loop {
+            again.tick().await;
             let state = self.docker.inspect_container(id, None).await?.state;
             let health = state.and_then(|state| state.health);
             let status = health.as_ref().and_then(|health| health.status);
@@ -122,7 +124,6 @@ impl Engine {
             if Instant::now() > end {
                 return Err(format!("container {id} is not healthy: {health:?}").into());
             }
-            sleep(ASK_EVERY).await;
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::Client;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use crate::Result;
 use crate::stream;
@@ -21,6 +21,9 @@ const TASKS_MAX: usize = 5_000;
 
 /// How long a number of reports may take.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
+
+/// How often its progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A load that is running.
 pub struct Load {
@@ -71,12 +74,13 @@ impl Load {
     pub async fn progress(&self, tasks: usize) -> Result {
         let goal = self.done.load(Ordering::SeqCst) + tasks;
         let end = Instant::now() + PROGRESS_WITHIN;
+        let mut again = interval(LOOK_EVERY);
         while self.done.load(Ordering::SeqCst) < goal {
             if Instant::now() > end {
                 let done = self.done.load(Ordering::SeqCst);
                 return Err(format!("{done} tasks are settled, and not {goal}").into());
             }
-            sleep(Duration::from_millis(20)).await;
+            again.tick().await;
         }
         Ok(())
     }

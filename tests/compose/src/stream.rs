@@ -8,7 +8,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::OrderedConfig;
 use futures_util::StreamExt;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use crate::Result;
 
@@ -16,6 +16,9 @@ const STREAM: &str = "TASKLATCH_EVENTS";
 
 /// How long the events of what is committed may take.
 const EVENTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// How often the stream is read again.
+const READ_EVERY: Duration = Duration::from_millis(500);
 
 /// How long one event may take to be read.
 const READ_WITHIN: Duration = Duration::from_secs(10);
@@ -83,11 +86,12 @@ pub async fn until(
     is_enough: impl Fn(&HashMap<String, Vec<Stored>>) -> bool,
 ) -> Result<HashMap<String, Vec<Stored>>> {
     let end = Instant::now() + EVENTS_WITHIN;
+    let mut again = interval(READ_EVERY);
     loop {
+        again.tick().await;
         let events = read_after(client, sequence).await?;
         if is_enough(&events) || Instant::now() > end {
             return Ok(events);
         }
-        sleep(Duration::from_millis(500)).await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use crate::Result;
 
@@ -107,13 +107,15 @@ pub async fn ask_once(client: &Client, subject: &str, body: &Value) -> Result<Op
 /// Sends the same request until there is an answer that is not `retry`, as docs/protocol.md says under "Retrying".
 pub async fn ask(client: &Client, subject: &str, body: &Value) -> Result<Answer> {
     let end = Instant::now() + RETRY_FOR;
+    let mut again = interval(RETRY_AFTER);
     loop {
+        again.tick().await;
         match ask_once(client, subject, body).await? {
             Some(answer) if answer.body["error"]["action"] != "retry" => return Ok(answer),
             _ if Instant::now() > end => {
                 return Err(format!("no answer on {subject} for {} s", RETRY_FOR.as_secs()).into());
             }
-            _ => sleep(RETRY_AFTER).await,
+            _ => {}
         }
     }
 }
