@@ -20,6 +20,7 @@ use opentelemetry_sdk::trace::{
 
 use crate::config::OtlpEndpoint;
 use crate::ids;
+use crate::task::Timestamp;
 use crate::wire::{Endpoint, EventKind, Trace};
 
 /// How long spans gather before they are sent.
@@ -64,7 +65,8 @@ pub struct Period {
 impl Period {
     /// What began so long ago and ends now.
     pub fn of_last(took: Duration) -> Self {
-        let to = SystemTime::now();
+        let micros = u64::try_from(Timestamp::now().micros()).unwrap_or_default();
+        let to = SystemTime::UNIX_EPOCH + Duration::from_micros(micros);
         Self {
             from: to.checked_sub(took).unwrap_or(to),
             to,
