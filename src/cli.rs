@@ -14,11 +14,13 @@ use crate::client::Client;
 use crate::config::{DEFAULT_PREFIX, NatsOptions, ServeOptions};
 use crate::wire::{PrefixError, Subjects};
 
+mod config;
 mod dev;
 mod error;
 mod events;
 mod health;
 mod input;
+mod layers;
 mod ledger;
 mod logging;
 mod pages;
@@ -34,6 +36,8 @@ mod text;
 mod ui;
 mod watch;
 mod which;
+
+use layers::{Layers, LayersError};
 
 pub use error::{CliError, EXIT_DONE, EXIT_FAULT, EXIT_FIX, EXIT_NO_TASK, EXIT_RETRY, EXIT_STOP};
 pub use ui::{Color, Ui};
@@ -79,6 +83,9 @@ enum Verb {
     /// Check the database of a service
     #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
     Ledger(ledger::LedgerCommand),
+    /// Check the configuration, or show where each value came from
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Make the keys, permissions and certificates of a secured NATS server
     #[command(subcommand)]
     Secrets(secrets::SecretsCommand),
@@ -94,6 +101,9 @@ enum Verb {
 #[derive(Args, Debug)]
 struct Shared {
     #[command(flatten)]
+    config: FileOptions,
+
+    #[command(flatten)]
     output: OutputOptions,
 
     #[command(flatten)]
@@ -101,6 +111,15 @@ struct Shared {
 
     #[command(flatten)]
     service: ServiceOptions,
+}
+
+/// Where further options are.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Configuration options")]
+struct FileOptions {
+    /// TOML file with options of every verb and of serve; options and environment variables come before it
+    #[arg(long, global = true, env = "TASKLATCH_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// Which ledger.
@@ -188,9 +207,14 @@ pub fn main() -> ExitCode {
 
 /// Runs one command line, the name of the program in front, and gives its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
-        Err(error) => {
+    let (cli, layers) = match layers::parse(args.into_iter().collect()) {
+        Ok(parsed) => parsed,
+        Err(LayersError::File(errors)) => {
+            let ui = Ui::new(false, false, Color::Auto);
+            errors.iter().for_each(|error| ui.error(error));
+            return EXIT_FIX;
+        }
+        Err(LayersError::Line(error)) => {
             // Where standard error is closed there is nobody left to tell.
             let _ = error.print();
             return if error.use_stderr() {
@@ -202,7 +226,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let output = &cli.shared.output;
     let ui = Ui::new(output.json, output.quiet, output.color);
-    match execute(cli, &ui) {
+    match execute(cli, &layers, &ui) {
         Ok(()) => EXIT_DONE,
         Err(error) => {
             if let (true, Some(body)) = (ui.json(), error.refusal_body()) {
@@ -217,7 +241,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn execute(cli: Cli, ui: &Ui) -> Result<(), CliError> {
+fn execute(cli: Cli, layers: &Layers, ui: &Ui) -> Result<(), CliError> {
     let shared = cli.shared;
     match cli.verb {
         Verb::Serve(options) => on_all_cores(serve::run(options, shared, ui)),
@@ -229,6 +253,7 @@ fn execute(cli: Cli, ui: &Ui) -> Result<(), CliError> {
         Verb::Snapshot(command) => snapshot::run(command, ui),
         Verb::Events(command) => on_all_cores(events::run(command, shared, ui)),
         Verb::Ledger(command) => on_all_cores(ledger::run(command, shared, ui)),
+        Verb::Config(command) => config::run(&command, &shared, layers, ui),
         Verb::Secrets(command) => secrets::run(command, &shared, ui),
         Verb::Health(options) => health::run(&options, ui),
         Verb::Completions(options) => pages::completions(&options, ui),
@@ -346,6 +371,9 @@ mod tests {
                 "help",
                 "secrets",
                 "make",
+                "config",
+                "check",
+                "show",
             ];
             if !silent.contains(&command.get_name()) {
                 let help = command.render_long_help().to_string();

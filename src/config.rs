@@ -1,4 +1,5 @@
-//! What can be configured, with every default and limit: options of the command line and their environment variables.
+//! What can be configured, with every default and limit: options of the command line, their environment variables, and a
+//! file.
 //! Secrets are read here and shown nowhere.
 
 use std::fmt;
@@ -10,8 +11,10 @@ use clap::Args;
 
 use crate::wire::Subjects;
 
+mod file;
 mod serve;
 
+pub use file::{FileOption, Setting, read_file, unknown_variables};
 pub use serve::{
     DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, EventsMode, EventsOptions, HttpAddress, LogFormat,
     LogOptions, MAX_IN_HAND_LIMIT, OtlpEndpoint, RetentionMode, ServeOptions,

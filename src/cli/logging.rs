@@ -8,14 +8,19 @@ use super::Ui;
 use super::error::CliError;
 use crate::config::{LogFormat, LogOptions};
 
-/// Starts logging for this process.
-pub(super) fn start(options: &LogOptions, default_filter: &str, ui: &Ui) -> Result<(), CliError> {
-    let text = options.log.as_deref().unwrap_or(default_filter);
-    let filter = EnvFilter::try_new(text).map_err(|error| {
+/// What is logged.
+pub(super) fn filter(options: &LogOptions, default: &str) -> Result<EnvFilter, CliError> {
+    let text = options.log.as_deref().unwrap_or(default);
+    EnvFilter::try_new(text).map_err(|error| {
         CliError::Usage(format!(
             "--log {text:?} is no filter: {error}; write a level such as info, or info,tasklatch=debug"
         ))
-    })?;
+    })
+}
+
+/// Starts logging for this process.
+pub(super) fn start(options: &LogOptions, default_filter: &str, ui: &Ui) -> Result<(), CliError> {
+    let filter = filter(options, default_filter)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

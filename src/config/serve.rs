@@ -223,7 +223,7 @@ pub struct ServeOptions {
     #[arg(long, env = "TASKLATCH_DURABLE_REPORTS", value_parser = clap::builder::FalseyValueParser::new())]
     pub durable_reports: bool,
 
-    /// Where to serve /live and /ready, or off
+    /// Where to serve /live, /ready and /metrics, or off
     #[arg(long, env = "TASKLATCH_HTTP", default_value = DEFAULT_HTTP, value_name = "ADDRESS|off")]
     pub http: HttpAddress,
 

@@ -9,6 +9,7 @@ mod broker_faults;
 mod cases;
 mod command_line;
 mod concurrency;
+mod configuration;
 mod deadlines;
 mod discovery;
 mod docs;
