@@ -2,16 +2,15 @@
 
 use std::sync::Mutex;
 
-use async_nats::Client;
-use async_nats::connection::State;
 use serde::Serialize;
 
 use crate::metrics::Metrics;
+use crate::nats::Connection;
 
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
 pub struct Health {
-    nats: Client,
+    nats: Connection,
     metrics: Metrics,
     troubles: Mutex<Troubles>,
 }
@@ -38,7 +37,7 @@ pub struct Readiness {
 
 impl Health {
     /// Watches a connection.
-    pub fn new(nats: Client) -> Self {
+    pub fn new(nats: Connection) -> Self {
         Self {
             nats,
             metrics: Metrics::default(),
@@ -126,7 +125,7 @@ impl Health {
     /// Whether the service is ready, and if not, why.
     pub fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
-        if self.nats.connection_state() != State::Connected {
+        if !self.nats.is_connected() {
             reasons.push("not connected to the NATS server".to_owned());
         }
         self.with(|troubles| {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_nats::{Client, PublishErrorKind, Subject};
+use async_nats::{PublishErrorKind, Subject};
 use tokio_util::task::TaskTracker;
 
 use super::Share;
 use super::discovery::Statistics;
 use super::durable::Delivery;
 use crate::faults::{self, Point};
-use crate::nats::header_map;
+use crate::nats::{Connection, LogPace, header_map};
 use crate::wire::{Answer, Code, Endpoint, Refusal, Subjects, header};
 
 /// What is needed to answer one request: exactly one answer is sent for each.
@@ -37,39 +37,45 @@ impl Ticket {
 /// Sends answers.
 #[derive(Clone, Debug)]
 pub struct Replier {
-    client: Client,
+    connection: Connection,
     subjects: Subjects,
     statistics: Arc<Statistics>,
+    refused: Arc<LogPace>,
     /// Deliveries whose settling takes more than one message.
     settling: TaskTracker,
 }
 
 impl Replier {
     /// Sends on this connection.
-    pub fn new(client: Client, subjects: Subjects, statistics: Arc<Statistics>) -> Self {
+    pub fn new(
+        connection: Connection,
+        subjects: Subjects,
+        statistics: Arc<Statistics>,
+    ) -> Self {
         Self {
-            client,
+            connection,
             subjects,
             statistics,
+            refused: Arc::default(),
             settling: TaskTracker::new(),
         }
     }
 
     /// The server's `max_payload` in bytes, as it last said.
     pub fn max_payload(&self) -> usize {
-        self.client.max_payload()
+        self.connection.client().max_payload()
     }
 
     /// The connection that answers go out on.
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Takes note of a request. A reply subject at which the service must not publish is as good as none.
     pub fn ticket(&self, endpoint: Endpoint, reply: Option<&Subject>) -> Ticket {
         let reply = reply.filter(|subject| {
             let allowed = self.subjects.may_answer_to(subject);
-            if !allowed {
+            if !allowed && self.refused.is_due() {
                 tracing::warn!(reply.subject = %subject.escape_debug(), "a request asks for its answer at a subject that is not a client's; it gets none");
             }
             allowed
@@ -130,8 +136,8 @@ impl Replier {
 
     async fn publish(&self, reply: Subject, answer: Answer) {
         let bytes = answer.body.len();
-        let sent = self
-            .client
+        let client = self.connection.client();
+        let sent = client
             .publish_with_headers(reply.clone(), header_map(answer.headers), answer.body)
             .await;
         match sent {
@@ -144,8 +150,7 @@ impl Replier {
                 );
                 let refusal = Refusal::new(Code::Unavailable, message).over(limit, bytes);
                 let answer = Answer::refused(&refusal);
-                let _ = self
-                    .client
+                let _ = client
                     .publish_with_headers(reply, header_map(answer.headers), answer.body)
                     .await;
             }

@@ -250,7 +250,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         let subject = event.subject(&relay.subjects);
         let published = relay
             .connection
-            .client
+            .client()
             .publish_with_headers(subject, headers, event.data.clone())
             .await;
         match published {
@@ -258,7 +258,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
                 relay.health.metrics().events_published.inc();
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let limit = relay.connection.client.max_payload();
+                let limit = relay.connection.client().max_payload();
                 let reason = too_large(event.data.len(), limit, "the NATS server");
                 relay
                     .park(outgoing.seq, event.kind, &event.id(), reason)

@@ -275,7 +275,7 @@ impl IntoStream {
                 Ok(Some(ack.into_future()))
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let limit = relay.connection.client.max_payload();
+                let limit = relay.connection.client().max_payload();
                 let reason = too_large(bytes, limit, "the NATS server");
                 relay.park(seq, event.kind, &event.id(), reason).await?;
                 Ok(None)
