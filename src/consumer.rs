@@ -130,12 +130,7 @@ impl Consumer {
 
     /// Takes the messages of one endpoint until `drain` is cancelled; then those that the server has sent already, and
     /// ends.
-    pub async fn take(
-        self,
-        endpoint: Endpoint,
-        mut messages: Lasting,
-        drain: CancellationToken,
-    ) {
+    pub async fn take(self, endpoint: Endpoint, mut messages: Lasting, drain: CancellationToken) {
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::{
-    Client, ConnectError, ConnectErrorKind, Event, HeaderMap, HeaderName, SubscribeError, Subscriber,
+    Client, ConnectError, ConnectErrorKind, Event, HeaderMap, HeaderName, SubscribeError,
+    Subscriber,
 };
 use backon::ExponentialBuilder;
 use bytes::Bytes;

@@ -253,12 +253,7 @@ impl Relay {
     }
 
     /// Publishes until nothing is left and all of it is behind the cursor.
-    async fn catch_up(
-        &mut self,
-        way: &Way,
-        publisher: &mut Publisher,
-        client_number: &mut u64,
-    ) {
+    async fn catch_up(&mut self, way: &Way, publisher: &mut Publisher, client_number: &mut u64) {
         let (mut backoff, mut moved) = (None, 0);
         loop {
             // What is committed from here on wakes the relay again.

@@ -115,7 +115,11 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
 
     let health = Arc::new(Health::new(connection.clone()));
-    let replier = Replier::new(connection.clone(), config.subjects.clone(), standing.statistics);
+    let replier = Replier::new(
+        connection.clone(),
+        config.subjects.clone(),
+        standing.statistics,
+    );
     let (work, work_in) = mpsc::channel(config.max_in_hand + durable::IN_HAND_MAX + OWN_WORK_MAX);
     let (applied, applied_out) = mpsc::unbounded_channel();
     let (committed, committed_seen) = watch::channel(writer.last_seq());

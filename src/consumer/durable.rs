@@ -106,8 +106,7 @@ impl DurableReports {
                 waits = None;
             }
             let has_ended = matches!(error, DurableError::Pull(PullError::Ended));
-            let is_lost =
-                has_ended || matches!(error, DurableError::Pull(PullError::Reconnected));
+            let is_lost = has_ended || matches!(error, DurableError::Pull(PullError::Reconnected));
             if has_ended || (is_lost && others == other.connects()) {
                 // Only this connection, so that the reason may be one of the reports.
                 let client = other.client();

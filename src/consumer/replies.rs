@@ -47,11 +47,7 @@ pub struct Replier {
 
 impl Replier {
     /// Sends on this connection.
-    pub fn new(
-        connection: Connection,
-        subjects: Subjects,
-        statistics: Arc<Statistics>,
-    ) -> Self {
+    pub fn new(connection: Connection, subjects: Subjects, statistics: Arc<Statistics>) -> Self {
         Self {
             connection,
             subjects,

@@ -107,7 +107,12 @@ fn service_publishes(subjects: &Subjects) -> Vec<String> {
         }
     }
     let reports = subjects.stream(StreamKind::Reports);
-    for verb in ["CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.INFO", "CONSUMER.MSG.NEXT"] {
+    for verb in [
+        "CONSUMER.CREATE",
+        "CONSUMER.DURABLE.CREATE",
+        "CONSUMER.INFO",
+        "CONSUMER.MSG.NEXT",
+    ] {
         all.push(format!("$JS.API.{verb}.{reports}.>"));
     }
     all.push(format!("$JS.API.STREAM.MSG.DELETE.{reports}"));
@@ -120,6 +125,7 @@ fn reads_events(subjects: &Subjects) -> Vec<String> {
     let events = subjects.stream(StreamKind::Events);
     vec![
         format!("$JS.API.STREAM.INFO.{events}"),
+        format!("$JS.API.STREAM.MSG.GET.{events}"),
         format!("$JS.API.CONSUMER.CREATE.{events}"),
         format!("$JS.API.CONSUMER.CREATE.{events}.>"),
         format!("$JS.API.CONSUMER.INFO.{events}.*"),
@@ -135,7 +141,10 @@ pub(super) fn user(name: &str, key: &str, role: &Role, subjects: &Subjects) -> S
         // A list without entries would allow all.
         [] => "{ deny: \">\" }".to_owned(),
         some => {
-            let lines: String = some.iter().map(|one| format!("        \"{one}\"\n")).collect();
+            let lines: String = some
+                .iter()
+                .map(|one| format!("        \"{one}\"\n"))
+                .collect();
             format!("{{ allow: [\n{lines}      ] }}")
         }
     };

@@ -176,7 +176,11 @@ impl Subjects {
             .split('.')
             .all(|token| !matches!(token, "" | "*" | ">"));
         // One that fills a line of the protocol would cost the connection.
-        reply.len() <= REPLY_BYTES_MAX && one_word && plain_tokens && !under_prefix && !reply.starts_with('$')
+        reply.len() <= REPLY_BYTES_MAX
+            && one_word
+            && plain_tokens
+            && !under_prefix
+            && !reply.starts_with('$')
     }
 }
 

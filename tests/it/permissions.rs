@@ -26,49 +26,157 @@ use Try::{Ask, Publish, Subscribe};
 
 /// The roles in the order of the columns: the user, the heading, and the test that tries every row.
 const ROLES: [(&str, &str, &str); 5] = [
-    ("service", "service", "the_service_may_do_what_its_column_says_and_nothing_else"),
-    ("coordinator", "coordinator", "a_coordinator_may_do_what_its_column_says_and_nothing_else"),
-    ("worker", "worker", "a_worker_may_do_what_its_column_says_and_nothing_else"),
-    ("narrow", "worker of one task", "a_worker_of_one_task_may_do_what_its_column_says_and_nothing_else"),
-    ("observer", "observer", "an_observer_may_do_what_its_column_says_and_nothing_else"),
+    (
+        "service",
+        "service",
+        "the_service_may_do_what_its_column_says_and_nothing_else",
+    ),
+    (
+        "coordinator",
+        "coordinator",
+        "a_coordinator_may_do_what_its_column_says_and_nothing_else",
+    ),
+    (
+        "worker",
+        "worker",
+        "a_worker_may_do_what_its_column_says_and_nothing_else",
+    ),
+    (
+        "narrow",
+        "worker of one task",
+        "a_worker_of_one_task_may_do_what_its_column_says_and_nothing_else",
+    ),
+    (
+        "observer",
+        "observer",
+        "an_observer_may_do_what_its_column_says_and_nothing_else",
+    ),
 ];
 
 /// Every action, how it is tried, and who may do it: s, c, w, n (the narrowed worker), o.
 const ACTIONS: &[(&str, Try, &str)] = &[
-    ("Report, with the task in the body", Ask("tasklatch.report"), "cw"),
-    ("Report on its own task", Ask("tasklatch.report.mine"), "cwn"),
-    ("Report on another task", Ask("tasklatch.report.other"), "cw"),
-    ("Leave a durable report on its own task", Publish("tasklatch.queue.report.mine"), "wn"),
-    ("Leave a durable report on another task", Publish("tasklatch.queue.report.other"), "w"),
+    (
+        "Report, with the task in the body",
+        Ask("tasklatch.report"),
+        "cw",
+    ),
+    (
+        "Report on its own task",
+        Ask("tasklatch.report.mine"),
+        "cwn",
+    ),
+    (
+        "Report on another task",
+        Ask("tasklatch.report.other"),
+        "cw",
+    ),
+    (
+        "Leave a durable report on its own task",
+        Publish("tasklatch.queue.report.mine"),
+        "wn",
+    ),
+    (
+        "Leave a durable report on another task",
+        Publish("tasklatch.queue.report.other"),
+        "w",
+    ),
     ("Say that work has begun", Ask("tasklatch.task.start"), "cw"),
     ("Read a task", Ask("tasklatch.task.get"), "cw"),
     ("List tasks", Ask("tasklatch.task.list"), "cw"),
     ("Create a task", Ask("tasklatch.task.create"), "c"),
     ("Cancel a task", Ask("tasklatch.task.cancel"), "c"),
     ("Review a result", Ask("tasklatch.task.review"), "c"),
-    ("See events as they come", Subscribe("tasklatch.event.>"), "co"),
-    ("Read the events of the past", Publish("$JS.API.CONSUMER.CREATE.TASKLATCH_EVENTS"), "c"),
-    ("Publish an event", Publish("tasklatch.event.result.other"), "s"),
-    ("Set a report aside as a dead letter", Publish("tasklatch.dead.other"), "s"),
+    (
+        "See events as they come",
+        Subscribe("tasklatch.event.>"),
+        "co",
+    ),
+    (
+        "Read the events of the past",
+        Publish("$JS.API.CONSUMER.CREATE.TASKLATCH_EVENTS"),
+        "c",
+    ),
+    (
+        "Publish an event",
+        Publish("tasklatch.event.result.other"),
+        "s",
+    ),
+    (
+        "Set a report aside as a dead letter",
+        Publish("tasklatch.dead.other"),
+        "s",
+    ),
     ("Take requests", Subscribe("tasklatch.report"), "s"),
-    ("Take reports on tasks", Subscribe("tasklatch.report.*"), "s"),
+    (
+        "Take reports on tasks",
+        Subscribe("tasklatch.report.*"),
+        "s",
+    ),
     ("Answer others", Publish("_INBOX.somebody.x"), "s"),
-    ("Read its own answers", Subscribe("_INBOX.{user}.x"), "scwno"),
-    ("Read the answers of others", Subscribe("_INBOX.somebody.>"), ""),
+    (
+        "Read its own answers",
+        Subscribe("_INBOX.{user}.x"),
+        "scwno",
+    ),
+    (
+        "Read the answers of others",
+        Subscribe("_INBOX.somebody.>"),
+        "",
+    ),
     ("Read the answers of all", Subscribe("_INBOX.>"), ""),
     ("Read everything", Subscribe(">"), ""),
     ("Ask which services there are", Publish("$SRV.INFO"), "c"),
     ("Say that it is a service", Subscribe("$SRV.PING"), "s"),
-    ("Make the event stream", Publish("$JS.API.STREAM.CREATE.TASKLATCH_EVENTS"), "s"),
-    ("Make another stream", Publish("$JS.API.STREAM.CREATE.OTHER"), ""),
-    ("Read an event by its number", Publish("$JS.API.STREAM.MSG.GET.TASKLATCH_EVENTS"), "s"),
-    ("Read durable reports", Publish("$JS.API.CONSUMER.MSG.NEXT.TASKLATCH_REPORTS.tasklatch"), "s"),
-    ("Take a durable report off the stream", Publish("$JS.ACK.TASKLATCH_REPORTS.x"), "s"),
-    ("Delete the event stream", Publish("$JS.API.STREAM.DELETE.TASKLATCH_EVENTS"), ""),
-    ("Delete events", Publish("$JS.API.STREAM.PURGE.TASKLATCH_EVENTS"), ""),
-    ("Change a stream", Publish("$JS.API.STREAM.UPDATE.TASKLATCH_EVENTS"), ""),
-    ("Ask for the account in JetStream", Publish("$JS.API.INFO"), ""),
-    ("Ask the server for its state", Publish("$SYS.REQ.SERVER.PING"), ""),
+    (
+        "Make the event stream",
+        Publish("$JS.API.STREAM.CREATE.TASKLATCH_EVENTS"),
+        "s",
+    ),
+    (
+        "Make another stream",
+        Publish("$JS.API.STREAM.CREATE.OTHER"),
+        "",
+    ),
+    (
+        "Read an event by its number",
+        Publish("$JS.API.STREAM.MSG.GET.TASKLATCH_EVENTS"),
+        "sc",
+    ),
+    (
+        "Read durable reports",
+        Publish("$JS.API.CONSUMER.MSG.NEXT.TASKLATCH_REPORTS.tasklatch"),
+        "s",
+    ),
+    (
+        "Take a durable report off the stream",
+        Publish("$JS.ACK.TASKLATCH_REPORTS.x"),
+        "s",
+    ),
+    (
+        "Delete the event stream",
+        Publish("$JS.API.STREAM.DELETE.TASKLATCH_EVENTS"),
+        "",
+    ),
+    (
+        "Delete events",
+        Publish("$JS.API.STREAM.PURGE.TASKLATCH_EVENTS"),
+        "",
+    ),
+    (
+        "Change a stream",
+        Publish("$JS.API.STREAM.UPDATE.TASKLATCH_EVENTS"),
+        "",
+    ),
+    (
+        "Ask for the account in JetStream",
+        Publish("$JS.API.INFO"),
+        "",
+    ),
+    (
+        "Ask the server for its state",
+        Publish("$SYS.REQ.SERVER.PING"),
+        "",
+    ),
     ("Listen to the server", Subscribe("$SYS.>"), ""),
 ];
 
@@ -122,13 +230,20 @@ async fn refusal_of(user: &mut User, kind: &str, subject: &str) -> bool {
 /// Tries every action as one role, and sees that what is denied changes nothing.
 async fn tries_everything(column: usize) {
     let server = Secured::start(&["narrow=mine"]).await;
-    let service = server.serve(&["--events", "jetstream", "--durable-reports"]).await;
+    let service = server
+        .serve(&["--events", "jetstream", "--durable-reports"])
+        .await;
     for task_id in ["mine", "other"] {
         let created = ["task", "create", "a task", "--task-id", task_id];
         let created = server.run_as("coordinator", &created).await;
         assert!(created.status.success(), "{created:?}");
     }
-    let tasks = async || server.run_as("coordinator", &["task", "list", "--json"]).await.stdout;
+    let tasks = async || {
+        server
+            .run_as("coordinator", &["task", "list", "--json"])
+            .await
+            .stdout
+    };
     let before = tasks().await;
     let coordinator = server.log_in("coordinator").await.client;
     let mut events = coordinator.subscribe("tasklatch.event.>").await.unwrap();
@@ -137,13 +252,19 @@ async fn tries_everything(column: usize) {
     for (words, what, who) in ACTIONS {
         let allowed = is_allowed(&server, ROLES[column].0, *what).await;
         if allowed != may(who, column) {
-            wrong.push(format!("{words}: {}", if allowed { "allowed" } else { "denied" }));
+            wrong.push(format!(
+                "{words}: {}",
+                if allowed { "allowed" } else { "denied" }
+            ));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(tasks().await, before, "nothing changes");
     if ROLES[column].0 != "service" {
-        let marker = server.run_as("coordinator", &["task", "create", "x", "--task-id", "marker"]);
+        let marker = server.run_as(
+            "coordinator",
+            &["task", "create", "x", "--task-id", "marker"],
+        );
         assert!(marker.await.status.success());
         let first = timeout(DEADLINE, events.next()).await.unwrap().unwrap();
         assert_eq!(first.subject.as_str(), "tasklatch.event.task.marker");
@@ -180,25 +301,48 @@ async fn an_observer_may_do_what_its_column_says_and_nothing_else() {
 /// The table of docs/security.md as it must be.
 fn expected_rows() -> Vec<Vec<String>> {
     let row = |(words, _, who): &(&str, Try, &str)| {
-        let cell = |column| if may(who, column) { "allowed" } else { "denied" };
+        let cell = |column| {
+            if may(who, column) {
+                "allowed"
+            } else {
+                "denied"
+            }
+        };
         let cells = (0..ROLES.len()).map(|column| cell(column).to_owned());
         std::iter::once((*words).to_owned()).chain(cells).collect()
     };
     let mut rows: Vec<Vec<String>> = ACTIONS.iter().map(row).collect();
     let test = |(_, _, test): &(&str, &str, &str)| format!("permissions::{test}");
-    rows.push(std::iter::once("Test".to_owned()).chain(ROLES.iter().map(test)).collect());
+    rows.push(
+        std::iter::once("Test".to_owned())
+            .chain(ROLES.iter().map(test))
+            .collect(),
+    );
     rows
 }
 
 #[test]
 fn the_table_of_roles_and_actions_is_what_the_tests_try_and_every_test_that_is_named_exists() {
     let text = document("security.md");
-    let header: Vec<&str> = std::iter::once("Action").chain(ROLES.iter().map(|role| role.1)).collect();
+    let header: Vec<&str> = std::iter::once("Action")
+        .chain(ROLES.iter().map(|role| role.1))
+        .collect();
     let expected = expected_rows();
-    let lines: Vec<String> = expected.iter().map(|row| format!("| {} |", row.join(" | "))).collect();
-    assert_eq!(table(&text, &header), expected, "it must be:\n{}", lines.join("\n"));
+    let lines: Vec<String> = expected
+        .iter()
+        .map(|row| format!("| {} |", row.join(" | ")))
+        .collect();
+    assert_eq!(
+        table(&text, &header),
+        expected,
+        "it must be:\n{}",
+        lines.join("\n")
+    );
     let tests = tests();
-    for named in text.split('`').filter(|word| word.contains("::") && !word.contains(' ')) {
+    for named in text
+        .split('`')
+        .filter(|word| word.contains("::") && !word.contains(' '))
+    {
         assert!(tests.contains(named), "{named}");
     }
 }

@@ -38,7 +38,10 @@ fn what_is_there_is_kept_and_workers_are_added_to_it() {
     assert!(first.status.success(), "{first:?}");
     let before = files(folder.path());
     let again = make(folder.path(), &[]);
-    assert!(again.status.success() && again.stderr.is_empty(), "{again:?}");
+    assert!(
+        again.status.success() && again.stderr.is_empty(),
+        "{again:?}"
+    );
     assert_eq!(files(folder.path()), before);
     let more = make(folder.path(), &["--worker", "w2,w3=t-1"]);
     assert!(more.status.success(), "{more:?}");
@@ -66,15 +69,24 @@ fn only_the_owner_can_read_what_was_made_and_no_seed_is_printed_or_given_to_the_
     let said = String::from_utf8([made.stdout, made.stderr].concat()).unwrap();
     let all = files(&root);
     for (name, text) in &all {
-        let mode = std::fs::metadata(root.join(name)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(root.join(name))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
         if name.ends_with(".nk") {
-            assert!(text.starts_with("SU") && !said.contains(text.trim()), "{name}");
+            assert!(
+                text.starts_with("SU") && !said.contains(text.trim()),
+                "{name}"
+            );
             assert!(!all["nats/users.conf"].contains(text.trim()), "{name}");
         }
     }
     for part in ["", "ca", "nats", "service", "clients"] {
-        let mode = std::fs::metadata(root.join(part)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(root.join(part))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o027, 0, "{part}");
     }
 }
@@ -89,10 +101,19 @@ fn users_are_printed_as_text_or_as_json() {
     );
     let printed = make(folder.path(), &["--json"]);
     let printed = String::from_utf8(printed.stdout).unwrap();
-    let rows: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(rows.len(), 5);
-    assert_eq!(rows[3], json!({"user": "w2", "role": "worker", "task_id": "t-1"}));
-    assert_eq!(rows[4], json!({"user": "worker", "role": "worker", "task_id": null}));
+    assert_eq!(
+        rows[3],
+        json!({"user": "w2", "role": "worker", "task_id": "t-1"})
+    );
+    assert_eq!(
+        rows[4],
+        json!({"user": "worker", "role": "worker", "task_id": null})
+    );
 }
 
 #[test]
@@ -100,7 +121,20 @@ fn names_that_no_worker_can_have_are_refused_and_nothing_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("secrets");
     let long = "x".repeat(65);
-    for bad in ["service", "observer", "coordinator", "", "a.b", "a b", "../x", "ü", "w=a.b", "w=*", "w=", &long] {
+    for bad in [
+        "service",
+        "observer",
+        "coordinator",
+        "",
+        "a.b",
+        "a b",
+        "../x",
+        "ü",
+        "w=a.b",
+        "w=*",
+        "w=",
+        &long,
+    ] {
         let made = make(&root, &["--worker", bad]);
         assert_eq!(made.status.code(), Some(2), "{bad}: {made:?}");
         assert!(!root.exists(), "{bad}");
@@ -110,7 +144,11 @@ fn names_that_no_worker_can_have_are_refused_and_nothing_is_made() {
 #[test]
 fn a_file_that_is_not_what_it_must_be_is_named_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(make(folder.path(), &["--worker", "w2=t-1"]).status.success());
+    assert!(
+        make(folder.path(), &["--worker", "w2=t-1"])
+            .status
+            .success()
+    );
     let users = std::fs::read_to_string(folder.path().join("nats/users.conf")).unwrap();
     for (file, text) in [
         ("clients/worker.nk", "not a seed"),
@@ -126,9 +164,15 @@ fn a_file_that_is_not_what_it_must_be_is_named_and_left_alone() {
         let made = make(folder.path(), &[]);
         let said = String::from_utf8(made.stderr).unwrap();
         assert_eq!(made.status.code(), Some(1), "{file}: {said}");
-        assert!(said.contains(file) && said.contains("remove it"), "{file}: {said}");
+        assert!(
+            said.contains(file) && said.contains("remove it"),
+            "{file}: {said}"
+        );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{file}");
-        assert_eq!(std::fs::read_to_string(folder.path().join("nats/users.conf")).unwrap(), users);
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("nats/users.conf")).unwrap(),
+            users
+        );
         match was {
             Some(was) => std::fs::write(&path, was).unwrap(),
             None => std::fs::remove_file(&path).unwrap(),
@@ -136,5 +180,8 @@ fn a_file_that_is_not_what_it_must_be_is_named_and_left_alone() {
     }
     let other = make(folder.path(), &["--worker", "w2=t-2"]);
     let said = String::from_utf8(other.stderr).unwrap();
-    assert!(said.contains("clients/w2.task is of another task"), "{said}");
+    assert!(
+        said.contains("clients/w2.task is of another task"),
+        "{said}"
+    );
 }

@@ -33,39 +33,75 @@ async fn a_worker_of_one_task_reports_on_it_with_the_command_line_and_on_no_othe
     succeeded(server.run_as("narrow", &report("mine")).await);
     let denied = server.run_as("narrow", &report("other")).await;
     let said = String::from_utf8(denied.stderr).unwrap();
-    assert!(!denied.status.success() && said.contains("does not allow"), "{said}");
-    let get = server.run_as("coordinator", &["task", "get", "other", "--json"]).await;
+    assert!(
+        !denied.status.success() && said.contains("does not allow"),
+        "{said}"
+    );
+    let get = server
+        .run_as("coordinator", &["task", "get", "other", "--json"])
+        .await;
     let other: Value = serde_json::from_str(&succeeded(get)).unwrap();
     assert_eq!(other["lifecycle"], "submitted");
 }
 
 #[tokio::test]
 async fn both_ways_of_events_and_durable_reports_need_no_more_than_the_service_may() {
-    for options in [&["--events", "core"][..], &["--events", "jetstream", "--durable-reports"]] {
+    for options in [
+        &["--events", "core"][..],
+        &["--events", "jetstream", "--durable-reports"],
+    ] {
         let (server, service) = set(options).await;
-        succeeded(server.run_as("worker", &["report", "other", "--summary", "x"]).await);
+        succeeded(
+            server
+                .run_as("worker", &["report", "other", "--summary", "x"])
+                .await,
+        );
         if options.len() > 2 {
-            succeeded(server.run_as("narrow", &["report", "mine", "--summary", "x", "--durable"]).await);
+            succeeded(
+                server
+                    .run_as("narrow", &["report", "mine", "--summary", "x", "--durable"])
+                    .await,
+            );
             eventually("the durable report is accepted", async || {
-                let get = server.run_as("worker", &["task", "get", "mine", "--json"]).await;
+                let get = server
+                    .run_as("worker", &["task", "get", "mine", "--json"])
+                    .await;
                 let task: Value = serde_json::from_str(&succeeded(get)).unwrap();
                 (task["lifecycle"] == "completed").then_some(())
             })
             .await;
-            let letter = server.run_as("worker", &["report", "nobody", "--summary", "x", "--durable"]);
+            let letter = server.run_as(
+                "worker",
+                &["report", "nobody", "--summary", "x", "--durable"],
+            );
             succeeded(letter.await);
             let all = ["watch", "--since", "all", "--count", "4", "--json"];
-            assert_eq!(succeeded(server.run_as("coordinator", &all).await).lines().count(), 4);
+            assert_eq!(
+                succeeded(server.run_as("coordinator", &all).await)
+                    .lines()
+                    .count(),
+                4
+            );
             let database = server.database();
             let database = database.to_str().unwrap();
-            let verify = ["ledger", "verify", "--events", "jetstream", "--database", database];
+            let verify = [
+                "ledger",
+                "verify",
+                "--events",
+                "jetstream",
+                "--database",
+                database,
+            ];
             for name in ["coordinator", "service"] {
                 succeeded(server.run_as(name, &verify).await);
             }
         }
         let (status, log) = service.stop().await;
         assert!(status.success(), "{log}");
-        assert!(!log.to_lowercase().contains("permissions violation"), "{log}");
+        assert!(
+            !log.to_lowercase().contains("permissions violation"),
+            "{log}"
+        );
     }
 }
 
@@ -73,11 +109,17 @@ async fn both_ways_of_events_and_durable_reports_need_no_more_than_the_service_m
 async fn report_to(user: &User, reply: &str, durable: bool) {
     let body = full_report("mine", "completed").to_string();
     let sent = match durable {
-        false => user.client.publish_with_reply("tasklatch.report.mine", reply.to_owned(), body.into()).await,
+        false => {
+            user.client
+                .publish_with_reply("tasklatch.report.mine", reply.to_owned(), body.into())
+                .await
+        }
         true => {
             let mut headers = HeaderMap::new();
             headers.insert("Tasklatch-Reply-To", reply);
-            user.client.publish_with_headers("tasklatch.queue.report.mine", headers, body.into()).await
+            user.client
+                .publish_with_headers("tasklatch.queue.report.mine", headers, body.into())
+                .await
         }
     };
     sent.unwrap();
@@ -103,8 +145,22 @@ async fn nobody_has_the_service_publish_where_they_may_not_by_the_subject_for_th
         }
     }
     worker.client.flush().await.unwrap();
-    succeeded(server.run_as("narrow", &["report", "mine", "--from", &report_file(&server)]).await);
-    succeeded(server.run_as("coordinator", &["task", "create", "x", "--task-id", "marker"]).await);
+    succeeded(
+        server
+            .run_as(
+                "narrow",
+                &["report", "mine", "--from", &report_file(&server)],
+            )
+            .await,
+    );
+    succeeded(
+        server
+            .run_as(
+                "coordinator",
+                &["task", "create", "x", "--task-id", "marker"],
+            )
+            .await,
+    );
     let mut ids = Vec::new();
     loop {
         let event = timeout(DEADLINE, events.next()).await.unwrap().unwrap();
@@ -127,12 +183,16 @@ fn report_file(server: &Secured) -> String {
 }
 
 #[tokio::test]
-async fn answers_that_the_service_may_not_send_disturb_neither_events_nor_durable_reports_nor_its_end() {
+async fn answers_that_the_service_may_not_send_disturb_neither_events_nor_durable_reports_nor_its_end()
+ {
     for mode in ["core", "jetstream"] {
         let (server, service) = set(&["--events", mode, "--durable-reports"]).await;
         let worker = server.log_in("worker").await;
         let coordinator = server.log_in("coordinator").await.client;
-        let mut events = coordinator.subscribe("tasklatch.event.result.*").await.unwrap();
+        let mut events = coordinator
+            .subscribe("tasklatch.event.result.*")
+            .await
+            .unwrap();
         coordinator.flush().await.unwrap();
         let flood = async |rounds: usize| {
             for number in 0..rounds {
@@ -143,19 +203,44 @@ async fn answers_that_the_service_may_not_send_disturb_neither_events_nor_durabl
         let tasks: Vec<String> = (0..10).map(|number| format!("t-{number}")).collect();
         for task_id in &tasks {
             flood(100).await;
-            succeeded(server.run_as("coordinator", &["task", "create", "x", "--task-id", task_id]).await);
-            succeeded(server.run_as("worker", &["report", task_id, "--summary", "x"]).await);
+            succeeded(
+                server
+                    .run_as(
+                        "coordinator",
+                        &["task", "create", "x", "--task-id", task_id],
+                    )
+                    .await,
+            );
+            succeeded(
+                server
+                    .run_as("worker", &["report", task_id, "--summary", "x"])
+                    .await,
+            );
         }
         let mut seen = Vec::new();
         while seen.len() < tasks.len() + 1 {
-            let event = timeout(DEADLINE, events.next()).await.expect("each event in time").unwrap();
+            let event = timeout(DEADLINE, events.next())
+                .await
+                .expect("each event in time")
+                .unwrap();
             seen.push(event.subject.rsplit('.').next().unwrap().to_owned());
         }
         let marker = json!({"task_id": "last", "title": "x"}).to_string();
-        coordinator.request("tasklatch.task.create", marker.into()).await.unwrap();
-        succeeded(server.run_as("worker", &["report", "last", "--summary", "x"]).await);
+        coordinator
+            .request("tasklatch.task.create", marker.into())
+            .await
+            .unwrap();
+        succeeded(
+            server
+                .run_as("worker", &["report", "last", "--summary", "x"])
+                .await,
+        );
         let last = timeout(DEADLINE, events.next()).await.unwrap().unwrap();
-        assert!(last.subject.ends_with(".last"), "an event came twice: {}", last.subject);
+        assert!(
+            last.subject.ends_with(".last"),
+            "an event came twice: {}",
+            last.subject
+        );
         seen.retain(|task_id| task_id != "mine");
         assert_eq!(seen, tasks, "{mode}: each once and in order");
         flood(100).await;
