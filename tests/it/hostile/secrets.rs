@@ -154,4 +154,9 @@ async fn a_token_is_neither_printed_nor_logged() {
     let right = [("TASKLATCH_NATS_TOKEN", TOKEN)];
     let wrong = [("TASKLATCH_NATS_TOKEN", WRONG)];
     stays_silent(&broker.url(), &right, &wrong, &[], &[TOKEN, WRONG]).await;
+    let in_url = |token: &str| broker.url().replace("nats://", &format!("nats://{token}@"));
+    let (good, bad) = (in_url(TOKEN), in_url(WRONG));
+    let right = [("TASKLATCH_NATS_URL", good.as_str())];
+    let wrong = [("TASKLATCH_NATS_URL", bad.as_str())];
+    stays_silent(&broker.url(), &right, &wrong, &[], &[TOKEN, WRONG]).await;
 }
