@@ -231,7 +231,7 @@ impl NatsOptions {
 
     /// A user and password, or a token, in the first URL: as other NATS clients take them.
     fn with_login_of_url(&self, options: ConnectOptions) -> Result<ConnectOptions, ConfigError> {
-        let addresses = self.addresses()?;
+        let addresses = self.servers()?;
         let login = addresses
             .first()
             .map(|address| (address.username(), address.password()));
@@ -320,12 +320,17 @@ impl NatsOptions {
         }
     }
 
-    /// The servers of `--nats-url`.
+    /// The servers of `--nats-url`, without user names and passwords: async-nats logs the address that it tries.
     ///
     /// # Errors
     /// [`ConfigError`] if one of them is not a NATS URL. It names the place in the list and not the text, which may
     /// hold a password.
     pub fn addresses(&self) -> Result<Vec<ServerAddr>, ConfigError> {
+        let plain = Self::at(shown(&self.servers()?));
+        plain.servers()
+    }
+
+    fn servers(&self) -> Result<Vec<ServerAddr>, ConfigError> {
         let one = |(at, text): (usize, &str)| {
             let wrong = |why: String| {
                 ConfigError(format!(
@@ -350,20 +355,24 @@ impl NatsOptions {
 
     /// The servers for people: without user names and passwords.
     pub fn shown_urls(&self) -> String {
-        let Ok(addresses) = self.addresses() else {
+        let Ok(addresses) = self.servers() else {
             return "the servers of --nats-url".to_owned();
         };
-        let shown = addresses.iter().map(|address| {
-            let host = address.host();
-            let host = if host.contains(':') {
-                format!("[{host}]")
-            } else {
-                host.to_owned()
-            };
-            format!("{}://{host}:{}", address.scheme(), address.port())
-        });
-        shown.collect::<Vec<_>>().join(",")
+        shown(&addresses)
     }
+}
+
+fn shown(addresses: &[ServerAddr]) -> String {
+    let shown = addresses.iter().map(|address| {
+        let host = address.host();
+        let host = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        format!("{}://{host}:{}", address.scheme(), address.port())
+    });
+    shown.collect::<Vec<_>>().join(",")
 }
 
 fn not_empty(option: &str, secret: &Secret) -> Result<String, ConfigError> {

@@ -11,7 +11,7 @@ mod replies;
 
 use std::sync::Arc;
 
-use async_nats::{Message, Subscriber};
+use async_nats::Message;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ pub use replies::{Replier, Ticket};
 use crate::health::Health;
 use crate::ids;
 use crate::ledger::{Applied, Circumstances, Command, Fault, FaultKind, Found, Ledger, Page};
+use crate::nats::{Connection, Lasting};
 use crate::report::Selector;
 use crate::task::Timestamp;
 use crate::wire::{Answer, Change, Endpoint, ListQuery, Refusal, Request, Subjects, decode};
@@ -142,23 +143,16 @@ impl Consumer {
     }
 
     /// Takes the messages of one endpoint until `drain` is cancelled; then those that the server has sent already, and
-    /// ends. It ending by itself means that the client has ended, which is fatal.
-    pub async fn take(
-        self,
-        endpoint: Endpoint,
-        mut messages: Subscriber,
-        drain: CancellationToken,
-    ) {
+    /// ends.
+    pub async fn take(self, endpoint: Endpoint, mut messages: Lasting, drain: CancellationToken) {
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,
                 () = drain.cancelled() => break,
             };
-            match message {
-                Some(message) => self.accept(endpoint, message).await,
-                None => return,
-            }
+            self.accept(endpoint, message).await;
         }
+        let mut messages = messages.into_messages();
         if messages.drain().await.is_ok() {
             while let Some(message) = messages.next().await {
                 self.accept(endpoint, message).await;
@@ -367,13 +361,13 @@ pub fn answer_to(result: Result<Applied, Fault>) -> Answer {
 /// # Errors
 /// If the client has ended.
 pub async fn subscribe(
-    client: &async_nats::Client,
+    connection: &Connection,
     subjects: &Subjects,
-) -> Result<Vec<(Endpoint, Subscriber)>, async_nats::SubscribeError> {
+) -> Result<Vec<(Endpoint, Lasting)>, async_nats::SubscribeError> {
     let mut subscriptions = Vec::with_capacity(Endpoint::ALL.len());
     for endpoint in Endpoint::ALL {
-        let messages = client
-            .queue_subscribe(subjects.of(endpoint), QUEUE_GROUP.to_owned())
+        let messages = connection
+            .subscribe(subjects.of(endpoint), Some(QUEUE_GROUP))
             .await?;
         subscriptions.push((endpoint, messages));
     }

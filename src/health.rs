@@ -2,17 +2,16 @@
 
 use std::sync::Mutex;
 
-use async_nats::Client;
-use async_nats::connection::State;
 use serde::Serialize;
 
 use crate::metrics::Metrics;
+use crate::nats::Connection;
 use crate::telemetry::Telemetry;
 
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
 pub struct Health {
-    nats: Client,
+    nats: Connection,
     metrics: Metrics,
     telemetry: Option<Telemetry>,
     troubles: Mutex<Troubles>,
@@ -40,7 +39,7 @@ pub struct Readiness {
 
 impl Health {
     /// Watches a connection; spans go to `telemetry`, if anywhere.
-    pub fn new(nats: Client, telemetry: Option<Telemetry>) -> Self {
+    pub fn new(nats: Connection, telemetry: Option<Telemetry>) -> Self {
         Self {
             nats,
             metrics: Metrics::default(),
@@ -134,7 +133,7 @@ impl Health {
     /// Whether the service is ready, and if not, why.
     pub fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
-        if self.nats.connection_state() != State::Connected {
+        if !self.nats.is_connected() {
             reasons.push("not connected to the NATS server".to_owned());
         }
         self.with(|troubles| {

@@ -281,7 +281,7 @@ async fn publish_core(
     let mark = connection.mark();
     let headers = headers_of(ledger_id, event);
     let published = connection
-        .client
+        .client()
         .publish_with_headers(event.subject(subjects), headers, event.data.clone())
         .await;
     match published {

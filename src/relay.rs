@@ -15,7 +15,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::connection::State;
 use backon::BackoffBuilder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -192,6 +191,22 @@ enum Publisher {
 }
 
 impl Publisher {
+    /// Begins at the cursor, with the client of the moment. What is committed by now may have been published.
+    ///
+    /// # Errors
+    /// If that client has ended.
+    async fn begin(way: &Way, relay: &Relay) -> Result<Self, async_nats::Error> {
+        Ok(match way {
+            Way::Core => Self::Core(Box::new(core::Core::new(&relay.connection).await?)),
+            Way::Stream(wanted) => {
+                let committed = *relay.committed.borrow();
+                let client = relay.connection.client();
+                let wanted = (**wanted).clone();
+                Self::Stream(Box::new(stream::IntoStream::new(client, wanted, committed)))
+            }
+        })
+    }
+
     async fn round(&mut self, relay: &mut Relay) -> Result<Round, RelayError> {
         match self {
             Self::Core(core) => core.round(relay).await,
@@ -220,20 +235,12 @@ impl Relay {
         finish: CancellationToken,
         abandon: CancellationToken,
     ) -> Result<(), async_nats::Error> {
-        let mut publisher = match way {
-            Way::Core => Publisher::Core(Box::new(core::Core::new(&self.connection).await?)),
-            Way::Stream(wanted) => {
-                let committed = *self.committed.borrow();
-                let client = self.connection.client.clone();
-                Publisher::Stream(Box::new(stream::IntoStream::new(
-                    client, *wanted, committed,
-                )))
-            }
-        };
+        let mut client_number = self.connection.client_number();
+        let mut publisher = Publisher::begin(&way, &self).await?;
         loop {
             let finishing = finish.is_cancelled();
             tokio::select! {
-                () = self.catch_up(&mut publisher) => {}
+                () = self.catch_up(&way, &mut publisher, &mut client_number) => {}
                 () = abandon.cancelled() => return Ok(()),
             };
             if finishing {
@@ -248,7 +255,7 @@ impl Relay {
     }
 
     /// Publishes until nothing is left and all of it is behind the cursor.
-    async fn catch_up(&mut self, publisher: &mut Publisher) {
+    async fn catch_up(&mut self, way: &Way, publisher: &mut Publisher, client_number: &mut u64) {
         let (mut backoff, mut moved) = (None, 0);
         loop {
             // What is committed from here on wakes the relay again.
@@ -270,6 +277,13 @@ impl Relay {
                     let wait = waits.next().unwrap_or(RETRY_MAX);
                     tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "events are delayed");
                     tokio::time::sleep(wait).await;
+                    // A publisher speaks by one client, which may have ended.
+                    let number = self.connection.client_number();
+                    if number != *client_number
+                        && let Ok(another) = Publisher::begin(way, self).await
+                    {
+                        (*publisher, *client_number) = (another, number);
+                    }
                 }
             }
         }
@@ -285,9 +299,9 @@ impl Relay {
     }
 
     fn check_connected(&self) -> Result<(), RelayError> {
-        match self.connection.client.connection_state() {
-            State::Connected => Ok(()),
-            _ => Err(RelayError::NotConnected),
+        match self.connection.is_connected() {
+            true => Ok(()),
+            false => Err(RelayError::NotConnected),
         }
     }
 

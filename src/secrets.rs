@@ -246,10 +246,7 @@ impl Folder<'_> {
             let role = match name.as_str() {
                 "coordinator" => Role::Coordinator,
                 "observer" => Role::Observer,
-                _ => match self.read(&format!("clients/{name}.task"))? {
-                    Some(task_id) => Role::WorkerOf(task_id.trim().to_owned()),
-                    None => Role::Worker,
-                },
+                _ => self.worker(&name)?,
             };
             users.push((name, key, role));
         }
@@ -262,6 +259,23 @@ impl Folder<'_> {
             self.write("nats/users.conf", &text)?;
         }
         Ok(())
+    }
+
+    /// What a worker may do. Its files may have been made by hand, and what they say becomes part of the server's
+    /// configuration.
+    fn worker(&self, name: &str) -> Result<Role, SecretsError> {
+        let file = format!("clients/{name}.task");
+        let task_id = self.read(&file)?;
+        match NewWorker::new(name, task_id.as_deref().map(str::trim)) {
+            Ok(NewWorker { task_id, .. }) => Ok(task_id.map_or(Role::Worker, Role::WorkerOf)),
+            Err(_) if NewWorker::new(name, None).is_ok() => {
+                Err(self.unfit(&file, "no task ID".to_owned()))
+            }
+            Err(_) => Err(self.unfit(
+                &format!("clients/{name}.nk"),
+                "the seed of a name that no worker can have".to_owned(),
+            )),
+        }
     }
 
     /// The names of all clients that have a seed, in order.

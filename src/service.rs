@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::connection::State;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -122,11 +121,10 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let events = relay_thread.connect(&config.nats).await?;
     let mut attendants = JoinSet::new();
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
-    let client = connection.client.clone();
 
-    let health = Arc::new(Health::new(client.clone(), telemetry));
+    let health = Arc::new(Health::new(connection.clone(), telemetry));
     let replier = Replier::new(
-        client.clone(),
+        connection.clone(),
         config.subjects.clone(),
         standing.statistics,
         health.clone(),
@@ -302,20 +300,20 @@ async fn arrive(
     ledger: &Ledger,
     attendants: &mut JoinSet<()>,
 ) -> Result<Standing, ServiceError> {
-    let client = &connection.client;
     let statistics = Arc::new(Statistics::default());
     let served = Arc::new(AtomicBool::new(false));
     let subjects = config.subjects.clone();
-    let discovery = Discovery::begin(client.clone(), subjects, ledger.ledger_id())
+    let discovery = Discovery::begin(connection.clone(), subjects, ledger.ledger_id())
         .await
         .map_err(|error| ServiceError::ClientEnded(error.into()))?;
     let search = discovery.search();
     attendants.spawn(discovery.run(statistics.clone(), served.clone()));
     refuse_other_ledgers(config, connection, &search).await?;
     warn_of_streams(connection, &config.subjects).await;
-    if client.max_payload() < MAX_PAYLOAD_USUAL {
+    let max_payload = connection.client().max_payload();
+    if max_payload < MAX_PAYLOAD_USUAL {
         tracing::warn!(
-            server.max_payload = client.max_payload(),
+            server.max_payload = max_payload,
             "the NATS server carries smaller messages than usual: tasks and reports near the limits of the protocol are refused"
         );
     }
@@ -367,7 +365,7 @@ async fn refuse_other_ledgers(
 /// A stream that covers a request subject answers every request first, with an acknowledgment that a client may take for
 /// ours.
 async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
-    let mut jetstream = async_nats::jetstream::new(connection.client.clone());
+    let mut jetstream = async_nats::jetstream::new(connection.client());
     jetstream.set_timeout(JETSTREAM_WITHIN);
     for endpoint in Endpoint::ALL {
         let subject = subjects.of(endpoint);
@@ -403,7 +401,7 @@ impl Service {
 
     /// Subscribes to all endpoints and sees that the server knows of it.
     async fn serve(&mut self, subjects: &Subjects) -> Result<(), ServiceError> {
-        let subscriptions = consumer::subscribe(&self.connection.client, subjects)
+        let subscriptions = consumer::subscribe(&self.connection, subjects)
             .await
             .map_err(|error| ServiceError::ClientEnded(error.into()))?;
         for (endpoint, messages) in subscriptions {
@@ -456,7 +454,7 @@ impl Service {
         self.health.stopping();
         self.drain.cancel();
         // A server that is gone confirms nothing, and has nothing more for us.
-        let connected = self.connection.client.connection_state() == State::Connected;
+        let connected = self.connection.is_connected();
         let within = if connected {
             STOP_STEP_WITHIN
         } else {

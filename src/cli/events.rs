@@ -132,7 +132,7 @@ async fn resend(options: ResendOptions, shared: Shared, ui: &Ui) -> Result<(), C
         EventsMode::Core => {
             let connection = nats::connect(&shared.nats, "tasklatch events resend").await;
             let connection = connection.map_err(|error| CliError::Fault(error.to_string()))?;
-            operate::refuse_covered(&connection.client, &shared.service.prefix)
+            operate::refuse_covered(&connection.client(), &shared.service.prefix)
                 .await
                 .map_err(in_words)?;
             let to = To::Core(&connection, &shared.service.prefix);

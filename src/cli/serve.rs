@@ -10,6 +10,7 @@ use crate::service::{self, Config, Service};
 
 pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     logging::start(&options.log, "info", ui)?;
+    note_panics_of_the_client();
     // What is wrong with the options is a wrong command, not a fault of the service.
     shared.nats.addresses()?;
     shared.nats.connect_options()?;
@@ -42,6 +43,18 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
     service.run_until(signals.first().clone()).await?;
     ui.note("stopped: all that was accepted is kept");
     Ok(())
+}
+
+/// Anybody can have the NATS client panic in its own task, once a message. The connection notes that, now and then, and is
+/// made anew; the rest of it is for those who look for it.
+fn note_panics_of_the_client() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| match info.location() {
+        Some(at) if at.file().contains("async-nats") => {
+            tracing::debug!(error = %info, "the NATS client panics");
+        }
+        _ => usual(info),
+    }));
 }
 
 /// Starts the service; `None` if a signal came before it was ready.

@@ -8,14 +8,15 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use async_nats::{Client, Subscriber};
+use async_nats::Message;
 use futures_util::StreamExt;
-use futures_util::stream::{SelectAll, select_all};
+use futures_util::stream::{BoxStream, SelectAll, select_all, unfold};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use super::QUEUE_GROUP;
 use crate::ids;
+use crate::nats::{Connection, Lasting};
 use crate::task::Timestamp;
 use crate::wire::{Endpoint, Subjects};
 
@@ -63,10 +64,9 @@ impl Statistics {
 }
 
 /// One running service in discovery.
-#[derive(Debug)]
 pub struct Discovery {
-    client: Client,
-    verbs: SelectAll<Subscriber>,
+    connection: Connection,
+    verbs: SelectAll<BoxStream<'static, Message>>,
     identity: Identity,
     subjects: Subjects,
     started: Timestamp,
@@ -137,7 +137,7 @@ pub struct Other {
 /// Looks for other services.
 #[derive(Debug)]
 pub struct Search {
-    client: Client,
+    connection: Connection,
     instance_id: String,
     prefix: String,
 }
@@ -149,7 +149,7 @@ impl Discovery {
     /// # Errors
     /// If the client has ended.
     pub async fn begin(
-        client: Client,
+        connection: Connection,
         subjects: Subjects,
         ledger_id: &str,
     ) -> Result<Self, async_nats::SubscribeError> {
@@ -168,11 +168,14 @@ impl Discovery {
                 &format!(".{SERVICE_NAME}"),
                 &format!(".{SERVICE_NAME}.{}", identity.id),
             ] {
-                verbs.push(client.subscribe(format!("$SRV.{verb}{tail}")).await?);
+                let subject = format!("$SRV.{verb}{tail}");
+                let questions = connection.subscribe(subject, None).await?;
+                let next = async |mut questions: Lasting| Some((questions.next().await, questions));
+                verbs.push(unfold(questions, next).boxed());
             }
         }
         Ok(Self {
-            client,
+            connection,
             verbs: select_all(verbs),
             identity,
             subjects,
@@ -183,13 +186,13 @@ impl Discovery {
     /// What it takes to look for another service while this one answers.
     pub fn search(&self) -> Search {
         Search {
-            client: self.client.clone(),
+            connection: self.connection.clone(),
             instance_id: self.identity.id.clone(),
             prefix: self.subjects.prefix().to_owned(),
         }
     }
 
-    /// Answers questions for as long as the client lives.
+    /// Answers questions for as long as it is let.
     pub async fn run(
         mut self,
         statistics: std::sync::Arc<Statistics>,
@@ -213,7 +216,7 @@ impl Discovery {
             let Ok(body) = serde_json::to_vec(&response) else {
                 continue;
             };
-            if let Err(error) = self.client.publish(reply, body.into()).await {
+            if let Err(error) = self.connection.client().publish(reply, body.into()).await {
                 tracing::warn!(error = %error, "a question of service discovery could not be answered");
             }
         }
@@ -308,9 +311,10 @@ impl Search {
     /// # Errors
     /// If the client has ended.
     pub async fn find_other(&self) -> Result<Option<Other>, async_nats::Error> {
-        let inbox = self.client.new_inbox();
-        let mut answers = self.client.subscribe(inbox.clone()).await?;
-        self.client
+        let client = self.connection.client();
+        let inbox = client.new_inbox();
+        let mut answers = client.subscribe(inbox.clone()).await?;
+        client
             .publish_with_reply(format!("$SRV.PING.{SERVICE_NAME}"), inbox, "".into())
             .await?;
         let until = Instant::now() + OTHERS_WITHIN;

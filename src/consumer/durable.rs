@@ -11,14 +11,13 @@ mod settle;
 mod skim;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{ConsumerError, Stream};
-use async_nats::jetstream::{self, AckKind, Context};
+use async_nats::jetstream::{self, AckKind};
 use backon::BackoffBuilder;
 use tokio_util::sync::CancellationToken;
 
@@ -56,10 +55,8 @@ pub struct DurableReports {
     consumer: Consumer,
     connection: Connection,
     subjects: Subjects,
-    context: Context,
     reports: Wanted,
     in_hand: InHand,
-    settler: Arc<Settler>,
     health: Arc<Health>,
 }
 
@@ -84,20 +81,14 @@ enum DurableError {
 impl DurableReports {
     /// Gets ready to take reports over a connection of its own, and to answer them like `consumer`.
     pub fn new(consumer: Consumer, connection: Connection, subjects: &Subjects) -> Self {
-        let context = ContextBuilder::new()
-            .timeout(JETSTREAM_WITHIN)
-            .build(connection.client.clone());
         let health = consumer.health.clone();
         health.durable_failed("they are about to be");
-        let settler = Settler::new(context.clone(), subjects, health.clone());
         Self {
             reports: Wanted::reports(subjects),
             in_hand: InHand::new(IN_HAND_MAX, IN_HAND_BYTES_MAX),
-            settler: Arc::new(settler),
             subjects: subjects.clone(),
             consumer,
             connection,
-            context,
             health,
         }
     }
@@ -107,23 +98,27 @@ impl DurableReports {
         let mut waits = None;
         loop {
             let mut is_well = false;
-            let others = connects(self.consumer.replier.client());
+            let other = self.consumer.replier.connection();
+            let (others, client_number) = (other.connects(), self.connection.client_number());
             let Err(error) = self.session(&stop, &mut is_well).await else {
                 return;
             };
             if is_well {
                 waits = None;
             }
-            let is_lost = matches!(error, DurableError::Pull(PullError::Reconnected));
-            if is_lost && others == connects(self.consumer.replier.client()) {
+            let has_ended = matches!(error, DurableError::Pull(PullError::Ended));
+            let is_lost = has_ended || matches!(error, DurableError::Pull(PullError::Reconnected));
+            if has_ended || (is_lost && others == other.connects()) {
                 // Only this connection, so that the reason may be one of the reports.
-                let skimmed = skim::skim(self.consumer.replier.client(), &self.subjects);
+                let client = other.client();
+                let skimmed = skim::skim(&client, &self.subjects);
                 if let Some(Err(error)) = stop.run_until_cancelled(skimmed).await {
                     tracing::warn!(error = %error, "cannot look for a report that costs the connection");
                 }
             }
             // A connection that was lost and is there again is no reason to wait.
-            if is_well && is_lost {
+            let is_there = !has_ended || self.connection.client_number() != client_number;
+            if is_well && is_lost && is_there {
                 continue;
             }
             self.health.durable_failed(&error.to_string());
@@ -147,7 +142,7 @@ impl DurableReports {
         let Some(begun) = stop.run_until_cancelled(self.begin()).await else {
             return Ok(());
         };
-        let (mut pull, origin) = begun?;
+        let (mut pull, origin, settler) = begun?;
         loop {
             let Some(came) = stop.run_until_cancelled(pull.next()).await else {
                 break;
@@ -162,7 +157,7 @@ impl DurableReports {
             };
             let room = self.in_hand.wait(message.length);
             match stop.run_until_cancelled(room).await {
-                Some(share) => self.accept(message, &origin, share).await,
+                Some(share) => self.accept(message, &origin, &settler, share).await,
                 None => {
                     give_back(message).await;
                     break;
@@ -174,21 +169,30 @@ impl DurableReports {
     }
 
     /// Sees to the streams and the consumer.
-    async fn begin(&self) -> Result<(Pull, Arc<Origin>), DurableError> {
-        let stream = self.reports.ensure(&self.context).await?.stream;
-        self.settler.ensure_dead().await?;
+    async fn begin(&self) -> Result<(Pull, Arc<Origin>, Arc<Settler>), DurableError> {
+        let context = ContextBuilder::new()
+            .timeout(JETSTREAM_WITHIN)
+            .build(self.connection.client());
+        let settler = Settler::new(context.clone(), &self.subjects, self.health.clone());
+        let stream = self.reports.ensure(&context).await?.stream;
+        settler.ensure_dead().await?;
         let consumer = ensure_consumer(&stream).await?;
         let origin = Origin {
             stream: self.reports.name().to_owned(),
             created: stream.cached_info().created.unix_timestamp_nanos(),
         };
-        let pull = Pull::begin(&self.connection, self.context.clone(), consumer).await?;
-        self.settler.prove_again();
-        Ok((pull, Arc::new(origin)))
+        let pull = Pull::begin(&self.connection, context, consumer).await?;
+        Ok((pull, Arc::new(origin), Arc::new(settler)))
     }
 
-    async fn accept(&self, message: jetstream::Message, origin: &Arc<Origin>, share: Share) {
-        let Some(delivery) = Delivery::of(message, origin, &self.settler) else {
+    async fn accept(
+        &self,
+        message: jetstream::Message,
+        origin: &Arc<Origin>,
+        settler: &Arc<Settler>,
+        share: Share,
+    ) {
+        let Some(delivery) = Delivery::of(message, origin, settler) else {
             return;
         };
         let decoded = decode(
@@ -267,10 +271,4 @@ async fn give_back(message: jetstream::Message) {
     if let Err(error) = message.ack_with(AckKind::Nak(None)).await {
         tracing::debug!(error = %error, "a report is not given back; the stream finds out");
     }
-}
-
-/// How often a client has connected: what was sent on an earlier connection may be lost.
-fn connects(client: &async_nats::Client) -> u64 {
-    let statistics = client.statistics();
-    statistics.connects.load(Ordering::SeqCst)
 }

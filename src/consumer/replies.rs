@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_nats::{Client, HeaderMap, PublishErrorKind, Subject};
+use async_nats::{HeaderMap, PublishErrorKind, Subject};
 use serde::Deserialize;
 use tokio_util::task::TaskTracker;
 
@@ -14,7 +14,7 @@ use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ids;
 use crate::metrics::ReportOutcome;
-use crate::nats::header_map;
+use crate::nats::{Connection, LogPace, header_map};
 use crate::report::Selector;
 use crate::telemetry::{Period, ReportSpan};
 use crate::wire::{
@@ -96,10 +96,11 @@ fn log(ticket: &Ticket, answer: &Answer) {
 /// Sends answers.
 #[derive(Clone, Debug)]
 pub struct Replier {
-    client: Client,
+    connection: Connection,
     subjects: Subjects,
     statistics: Arc<Statistics>,
     health: Arc<Health>,
+    refused: Arc<LogPace>,
     /// Deliveries whose settling takes more than one message.
     settling: TaskTracker,
 }
@@ -107,35 +108,36 @@ pub struct Replier {
 impl Replier {
     /// Sends on this connection.
     pub fn new(
-        client: Client,
+        connection: Connection,
         subjects: Subjects,
         statistics: Arc<Statistics>,
         health: Arc<Health>,
     ) -> Self {
         Self {
-            client,
+            connection,
             subjects,
             statistics,
             health,
+            refused: Arc::default(),
             settling: TaskTracker::new(),
         }
     }
 
     /// The server's `max_payload` in bytes, as it last said.
     pub fn max_payload(&self) -> usize {
-        self.client.max_payload()
+        self.connection.client().max_payload()
     }
 
     /// The connection that answers go out on.
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Takes note of a request. A reply subject at which the service must not publish is as good as none.
     pub fn ticket(&self, endpoint: Endpoint, reply: Option<&Subject>) -> Ticket {
         let reply = reply.filter(|subject| {
             let allowed = self.subjects.may_answer_to(subject);
-            if !allowed {
+            if !allowed && self.refused.is_due() {
                 tracing::warn!(reply.subject = %subject.escape_debug(), "a request asks for its answer at a subject that is not a client's; it gets none");
             }
             allowed
@@ -222,8 +224,8 @@ impl Replier {
 
     async fn publish(&self, reply: Subject, answer: Answer) {
         let bytes = answer.body.len();
-        let sent = self
-            .client
+        let client = self.connection.client();
+        let sent = client
             .publish_with_headers(reply.clone(), header_map(answer.headers), answer.body)
             .await;
         match sent {
@@ -236,8 +238,7 @@ impl Replier {
                 );
                 let refusal = Refusal::new(Code::Unavailable, message).over(limit, bytes);
                 let answer = Answer::refused(&refusal);
-                let _ = self
-                    .client
+                let _ = client
                     .publish_with_headers(reply, header_map(answer.headers), answer.body)
                     .await;
             }

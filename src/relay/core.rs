@@ -248,13 +248,13 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         }
         let headers = header_map(event.traced_headers(
             relay.ledger.ledger_id(),
-            relay.connection.client.max_payload(),
+            relay.connection.client().max_payload(),
         ));
         let subject = event.subject(&relay.subjects);
         let begun = Instant::now();
         let published = relay
             .connection
-            .client
+            .client()
             .publish_with_headers(subject, headers, event.data.clone())
             .await;
         match published {
@@ -265,7 +265,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
                 }
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let limit = relay.connection.client.max_payload();
+                let limit = relay.connection.client().max_payload();
                 let reason = too_large(event.data.len(), limit, "the NATS server");
                 relay
                     .park(outgoing.seq, event.kind, &event.id(), reason)

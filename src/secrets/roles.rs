@@ -125,6 +125,7 @@ fn reads_events(subjects: &Subjects) -> Vec<String> {
     let events = subjects.stream(StreamKind::Events);
     vec![
         format!("$JS.API.STREAM.INFO.{events}"),
+        format!("$JS.API.STREAM.MSG.GET.{events}"),
         format!("$JS.API.CONSUMER.CREATE.{events}"),
         format!("$JS.API.CONSUMER.CREATE.{events}.>"),
         format!("$JS.API.CONSUMER.INFO.{events}.*"),

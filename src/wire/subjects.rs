@@ -1,5 +1,8 @@
 //! Subjects under one prefix (docs/protocol.md, "Names").
 
+/// The longest subject for an answer.
+const REPLY_BYTES_MAX: usize = 1024;
+
 /// The subjects of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subjects {
@@ -177,7 +180,12 @@ impl Subjects {
         let plain_tokens = reply
             .split('.')
             .all(|token| !matches!(token, "" | "*" | ">"));
-        one_word && plain_tokens && !under_prefix && !reply.starts_with('$')
+        // One that fills a line of the protocol would cost the connection.
+        reply.len() <= REPLY_BYTES_MAX
+            && one_word
+            && plain_tokens
+            && !under_prefix
+            && !reply.starts_with('$')
     }
 }
 

@@ -12,7 +12,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn document(name: &str) -> String {
+pub fn document(name: &str) -> String {
     std::fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn examples(name: &str) -> BTreeMap<String, String> {
 }
 
 /// The cells of every row of the first table whose header begins with these cells, without back quotes.
-fn table(text: &str, header: &[&str]) -> Vec<Vec<String>> {
+pub fn table(text: &str, header: &[&str]) -> Vec<Vec<String>> {
     let cells = |line: &str| -> Vec<String> {
         line.trim_matches('|')
             .split('|')
@@ -251,7 +251,7 @@ fn the_limits_in_the_document_are_those_of_the_code() {
 }
 
 /// Every test of the project, as `module::name` for integration tests and `name` alone for all.
-fn tests() -> BTreeSet<String> {
+pub fn tests() -> BTreeSet<String> {
     let mut files = Vec::new();
     for folder in ["src", "tests/it"] {
         rust_files(&root().join(folder), &mut files);

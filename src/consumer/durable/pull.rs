@@ -13,7 +13,7 @@ use async_nats::{StatusCode, SubscribeError, Subscriber};
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::{connects, give_back};
+use super::give_back;
 use crate::nats::Connection;
 
 /// How many reports one request asks for.
@@ -85,10 +85,10 @@ impl Pull {
         context: Context,
         consumer: PullConsumer,
     ) -> Result<Self, PullError> {
-        let client = &connection.client;
+        let client = connection.client();
         let inbox = client.new_inbox();
         Ok(Self {
-            connects: connects(client),
+            connects: connection.connects(),
             messages: client.subscribe(inbox.clone()).await?,
             batch_bytes: BATCH_BYTES.max(client.max_payload() + SUBJECTS_BYTES),
             connection: connection.clone(),
@@ -109,7 +109,7 @@ impl Pull {
                 self.request().await?;
             }
             let Ok(came) = timeout(LOOK_EVERY, self.messages.next()).await else {
-                if connects(&self.connection.client) != self.connects {
+                if self.connection.connects() != self.connects {
                     return Err(PullError::Reconnected);
                 }
                 if self.heard.elapsed() > SILENCE_MAX {
@@ -194,7 +194,7 @@ impl Pull {
                 }
             }
             // So that the server hears of it, and of the last acknowledgments.
-            let _ = self.connection.client.flush().await;
+            let _ = self.connection.client().flush().await;
         };
         if timeout(CLOSE_WITHIN, rest).await.is_err() {
             tracing::debug!("not all reports could be given back; the stream finds out");

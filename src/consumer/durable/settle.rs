@@ -25,9 +25,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// The longest pause before a report is delivered again.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The longest subject for an answer. One that fills a line of the protocol would cost the connection.
-const REPLY_TO_BYTES_MAX: usize = 1024;
-
 /// The report stream as it is now: one that was made anew counts from the beginning.
 #[derive(Debug)]
 pub(super) struct Origin {
@@ -124,13 +121,6 @@ impl Delivery {
     /// Where its answer shall go.
     pub(in crate::consumer) fn reply_to(&self) -> Option<Subject> {
         let subject = self.headers.get(header::REPLY_TO)?.as_str();
-        if subject.len() > REPLY_TO_BYTES_MAX {
-            tracing::warn!(
-                reply.bytes = subject.len(),
-                "a report asks for its answer at a subject that is too long; it gets none"
-            );
-            return None;
-        }
         Some(subject.into())
     }
 

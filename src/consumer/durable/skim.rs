@@ -1,7 +1,7 @@
-//! Reports whose headers cannot be read.
+//! Reports whose headers or subject cannot be read.
 //!
-//! The server keeps any bytes as headers. async-nats gives a connection up over some, and so the report that has them would
-//! cost the connection each time that it is delivered. Such a report is found by way of the server's API, which hands out
+//! The server keeps any bytes as headers and in subjects. async-nats gives a connection up over some, and its client ends over others, and so the
+//! report that has them would cost the connection each time that it is delivered. Such a report is found by way of the server's API, which hands out
 //! its bytes as text, and is set aside.
 
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ use super::{ACK_PENDING_MAX, CONSUMER};
 use crate::streams::JETSTREAM_WITHIN;
 use crate::wire::{Answer, Code, Refusal, StreamKind, Subjects};
 
-/// Sets aside the reports with unreadable headers among those that were delivered and are not settled. Over a connection
+/// Sets aside the reports with an unreadable subject or headers among those that were delivered and are not settled. Over a connection
 /// that gets none of them as they are.
 pub(super) async fn skim(client: &Client, subjects: &Subjects) -> Result<(), async_nats::Error> {
     let context = ContextBuilder::new()
@@ -37,7 +37,9 @@ pub(super) async fn skim(client: &Client, subjects: &Subjects) -> Result<(), asy
         let Some(found) = find(client, &origin.stream, sequence).await? else {
             continue;
         };
-        if found.hdrs.is_none_or(|headers| is_readable(&headers)) {
+        // The server puts this character in the place of bytes that are not UTF-8.
+        let has_subject = !found.subject.contains(char::REPLACEMENT_CHARACTER);
+        if has_subject && found.hdrs.is_none_or(|headers| is_readable(&headers)) {
             continue;
         }
         let queue = subjects.queued_report_of("");
@@ -50,13 +52,13 @@ pub(super) async fn skim(client: &Client, subjects: &Subjects) -> Result<(), asy
         };
         let refusal = Refusal::new(
             Code::InvalidReport,
-            "the headers of the report cannot be read; send it with headers as NATS has them, or without",
+            "the headers or the subject of the report cannot be read; send it with headers as NATS has them, or without, on the subject of its task",
         );
         dead::publish(&context, subjects, letter, &Answer::refused(&refusal)).await?;
         stream.delete_message(sequence).await?;
         tracing::warn!(
             report.seq = sequence,
-            "set aside a report whose headers cannot be read"
+            "set aside a report whose headers or subject cannot be read"
         );
     }
     Ok(())
@@ -122,7 +124,9 @@ fn is_readable(headers: &[u8]) -> bool {
     let mut is_header = |line: &str| {
         let goes_on = !std::mem::take(&mut is_first) && line.starts_with(char::is_whitespace);
         let name = line.split_once(':').map(|(name, _)| name);
-        goes_on || name.is_some_and(|name| name.parse::<HeaderName>().is_ok())
+        // A carriage return within a value ends the client; one at an edge, which does not, is as odd.
+        !line.contains('\r')
+            && (goes_on || name.is_some_and(|name| name.parse::<HeaderName>().is_ok()))
     };
     is_status && lines.all(|line| line.is_empty() || is_header(line))
 }
@@ -147,6 +151,9 @@ mod tests {
             "NATS/1.0 abcd\r\n\r\n",
             "NATS/1.0\r\nnonsense\r\n\r\n",
             "NATS/1.0\r\nA b: c\r\n\r\n",
+            "NATS/1.0\r\nX: a\rb\r\n\r\n",
+            "NATS/1.0\r\nX: a\r\n b\rc\r\n\r\n",
+            "NATS/1.0\r\nX: a\r\r\n b\r\n\r\n",
         ] {
             assert!(!is_readable(bad.as_bytes()), "{bad:?}");
         }

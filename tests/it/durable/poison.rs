@@ -137,6 +137,7 @@ async fn a_report_whose_headers_cannot_be_read_is_set_aside_and_does_not_hold_up
         "HTTP/1.1 200\r\n\r\n",
         "NATS/1.0\r\nA b: c\r\n\r\n",
         "NATS/1.0\r\nnonsense\r\n\r\n",
+        "NATS/1.0\r\nX: a\rb\r\n\r\n",
     ];
     for (number, headers) in bad.iter().enumerate() {
         let subject = format!("tasklatch.queue.report.odd-{number}");
@@ -147,7 +148,7 @@ async fn a_report_whose_headers_cannot_be_read_is_set_aside_and_does_not_hold_up
     publish(&context, "t", &report, &[("Tasklatch-Reply-To", &inbox)]).await;
     assert_eq!(next(&mut came).await.outcome(), Some("accepted"));
     until_drained(&context).await;
-    for letter in dead(&context, 3).await {
+    for letter in dead(&context, 4).await {
         assert_eq!(letter.payload, "{}");
         let headers = letter.headers.as_ref().unwrap();
         let header = |name: &str| {
@@ -172,4 +173,25 @@ async fn a_report_that_cannot_be_set_aside_stays_until_it_can_and_the_stream_for
     until_drained(&context).await;
     assert_eq!(held(&context, "TASKLATCH_DEAD").await, 1);
     until_ready(&stage).await;
+}
+
+#[tokio::test]
+async fn a_report_whose_subject_is_no_text_is_set_aside_and_does_not_hold_up_others() {
+    let (stage, context) = set().await;
+    until_ready(&stage).await;
+    stage.worker.create("t").await;
+    raw(
+        &stage.broker,
+        b"PUB tasklatch.queue.report.\xff\xfe 2\r\n{}\r\n",
+    )
+    .await;
+    let (inbox, mut came) = answers(&stage.worker).await;
+    let report = full_report("t", "completed");
+    publish(&context, "t", &report, &[("Tasklatch-Reply-To", &inbox)]).await;
+    assert_eq!(next(&mut came).await.outcome(), Some("accepted"));
+    until_drained(&context).await;
+    let letters = dead(&context, 1).await;
+    assert_eq!(letters[0].subject.as_str(), "tasklatch.dead._");
+    let (status, log) = stage.service.stop().await;
+    assert!(status.success(), "{log}");
 }

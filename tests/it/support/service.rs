@@ -45,7 +45,7 @@ impl Service {
         options: &[&str],
     ) -> Result<Self, Output> {
         let words: Vec<&str> = wrapper.iter().copied().chain([BINARY]).collect();
-        let mut child = Command::new(words[0])
+        let child = Command::new(words[0])
             .args(&words[1..])
             .args(["serve", "--nats-url", url, "--database"])
             .arg(database)
@@ -61,6 +61,21 @@ impl Service {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
+        Self::ready(child).await
+    }
+
+    /// Waits until a service that was started otherwise, with pipes for what it prints, is ready.
+    pub async fn of(child: Child) -> Self {
+        match Self::ready(child).await {
+            Ok(service) => service,
+            Err(output) => panic!(
+                "the service did not start: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ),
+        }
+    }
+
+    async fn ready(mut child: Child) -> Result<Self, Output> {
         let mut stderr = child.stderr.take().unwrap();
         let log = tokio::spawn(async move {
             let mut text = Vec::new();

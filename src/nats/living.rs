@@ -1,0 +1,161 @@
+//! A client that is made anew when it ends, and subscriptions that live on with the next one.
+//!
+//! The task of an async-nats client ends for good when a message makes it panic, as a header with a lone carriage return
+//! does, and when the server once does not know its login. Neither is a reason for the service to end: what was under way
+//! is lost like with any lost connection, and its senders try again.
+
+use async_nats::connection::State;
+use async_nats::{Client, Message, SubscribeError, Subscriber};
+use futures_util::StreamExt;
+use tokio::sync::watch;
+
+use super::{CONNECT_RETRY, Door};
+
+/// The client of the moment.
+#[derive(Clone, Debug)]
+pub(super) struct Current {
+    pub(super) client: Client,
+    /// How often those before it had connected.
+    connects_before: u64,
+    is_alive: bool,
+    /// How many clients there were, this one too.
+    pub(super) number: u64,
+}
+
+impl Current {
+    pub(super) fn first(client: Client) -> Self {
+        Self {
+            client,
+            connects_before: 0,
+            is_alive: true,
+            number: 1,
+        }
+    }
+
+    /// How often the server was connected to.
+    pub(super) fn connects(&self) -> u64 {
+        self.connects_before + connects_of(&self.client)
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self.is_alive {
+            true => self.client.connection_state(),
+            false => State::Disconnected,
+        }
+    }
+}
+
+fn connects_of(client: &Client) -> u64 {
+    let statistics = client.statistics();
+    statistics
+        .connects
+        .load(std::sync::atomic::Ordering::SeqCst)
+}
+
+/// Puts another client in the place of each that ends, for as long as somebody uses it.
+pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
+    loop {
+        let client = tell.borrow().client.clone();
+        tokio::select! {
+            () = end_of(&client) => {}
+            () = tell.closed() => return,
+        }
+        tell.send_modify(|current| current.is_alive = false);
+        if door.happenings.breaks.is_due() {
+            tracing::error!(
+                nats.connection = door.name,
+                "the NATS client broke off, most likely over a message that it cannot read; connecting anew"
+            );
+        }
+        let next = loop {
+            match door.enter().await {
+                Ok(client) => break client,
+                Err(error) => {
+                    tracing::warn!(nats.connection = door.name, error = %error, "cannot connect anew; trying again");
+                    tokio::time::sleep(CONNECT_RETRY).await;
+                }
+            }
+        };
+        tell.send_modify(|current| {
+            *current = Current {
+                connects_before: current.connects(),
+                client: next,
+                is_alive: true,
+                number: current.number + 1,
+            };
+        });
+    }
+}
+
+/// Waits until a client has ended. Its subscriptions end with it.
+async fn end_of(client: &Client) {
+    if let Ok(mut life) = client.subscribe(client.new_inbox()).await {
+        while life.next().await.is_some() {}
+    }
+}
+
+/// A subscription that outlives the client that it began with.
+#[derive(Debug)]
+pub struct Lasting {
+    current: watch::Receiver<Current>,
+    subject: String,
+    queue_group: Option<&'static str>,
+    messages: Subscriber,
+}
+
+impl Lasting {
+    pub(super) async fn begin(
+        mut current: watch::Receiver<Current>,
+        subject: String,
+        queue_group: Option<&'static str>,
+    ) -> Result<Self, SubscribeError> {
+        let client = current.borrow_and_update().client.clone();
+        let messages = subscribe(&client, &subject, queue_group).await?;
+        Ok(Self {
+            current,
+            subject,
+            queue_group,
+            messages,
+        })
+    }
+
+    /// The next message, however long it takes. May be dropped while it waits.
+    pub async fn next(&mut self) -> Message {
+        loop {
+            if let Some(message) = self.messages.next().await {
+                return message;
+            }
+            let current = self.current.borrow_and_update().clone();
+            let subscribed = subscribe(&current.client, &self.subject, self.queue_group);
+            match subscribed.await {
+                Ok(messages) if current.is_alive => self.messages = messages,
+                _ => {
+                    if self.current.changed().await.is_err() {
+                        // The runtime is on its way down.
+                        std::future::pending::<()>().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The subscription of the client of the moment, which ends with it.
+    pub fn into_messages(self) -> Subscriber {
+        self.messages
+    }
+}
+
+async fn subscribe(
+    client: &Client,
+    subject: &str,
+    queue_group: Option<&'static str>,
+) -> Result<Subscriber, SubscribeError> {
+    match queue_group {
+        Some(group) => {
+            client
+                .queue_subscribe(subject.to_owned(), group.to_owned())
+                .await
+        }
+        None => client.subscribe(subject.to_owned()).await,
+    }
+}
