@@ -13,8 +13,8 @@ use crate::wire::Subjects;
 mod serve;
 
 pub use serve::{
-    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, EventsMode, EventsOptions, HttpAddress, LogFormat,
-    LogOptions, MAX_IN_HAND_LIMIT, RetentionMode, ServeOptions,
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_LOG_SIZE, EventsMode, EventsOptions,
+    HttpAddress, LogFormat, LogOptions, MAX_IN_HAND_LIMIT, RetentionMode, ServeOptions,
 };
 
 /// Where a NATS server is looked for if nothing else is said.

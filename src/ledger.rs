@@ -3,6 +3,7 @@
 //! [`open`] gives two handles. The [`Writer`] is the only road by which a ledger changes; one task owns it. The
 //! [`Ledger`] reads, from as many tasks as like to. The model itself is told in `migrations/`.
 
+mod backup;
 mod desk;
 mod fault;
 mod fold;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sqlx::{SqliteConnection, SqlitePool};
 
+pub use backup::copy_into;
 pub use fault::{Fault, FaultKind};
 pub use fold::Folder;
 pub use lock::{HolderLock, LockError};

@@ -1,5 +1,7 @@
 //! What an operator does to a ledger and its events beside the service: verify the ledger, and send events again.
 
+mod backup;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use crate::snapshot::check_task;
 use crate::streams::JETSTREAM_WITHIN;
 use crate::task::Timestamp;
 use crate::wire::{Event, StreamKind, Subjects};
+pub use backup::{BackedUp, BackupError, backup};
 
 /// How many events are asked for at once.
 const LOOKUPS_AT_ONCE: usize = 16;

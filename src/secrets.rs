@@ -133,7 +133,11 @@ pub fn make(
     for worker in workers {
         if let Some(task_id) = &worker.task_id {
             let file = format!("clients/{}.task", worker.name);
-            if folder.read_or_make(&file, || Ok(format!("{task_id}\n")))?.trim() != task_id {
+            if folder
+                .read_or_make(&file, || Ok(format!("{task_id}\n")))?
+                .trim()
+                != task_id
+            {
                 return Err(folder.unfit(&file, "of another task".to_owned()));
             }
         }
@@ -267,7 +271,11 @@ impl Folder<'_> {
             let mut names = Vec::new();
             for entry in entries {
                 let file = entry?.file_name();
-                names.extend(file.to_str().and_then(|name| name.strip_suffix(".nk")).map(str::to_owned));
+                names.extend(
+                    file.to_str()
+                        .and_then(|name| name.strip_suffix(".nk"))
+                        .map(str::to_owned),
+                );
             }
             Ok(names)
         });

@@ -1,13 +1,16 @@
-//! `tasklatch ledger`: checks the database of a service.
+//! `tasklatch ledger`: checks the database of a service, and makes backups of it.
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::events::{EventsOption, find_stream, in_words};
+use super::signals::Signals;
 use super::{DatabaseOption, Shared, Ui};
 use crate::config::EventsMode;
-use crate::operate::{self, Verified};
+use crate::operate::{self, BackedUp, BackupError, Verified};
 use crate::task::Timestamp;
 
 /// What can be done with a ledger.
@@ -15,6 +18,8 @@ use crate::task::Timestamp;
 pub(super) enum LedgerCommand {
     /// Check the file, every rule between its tables, every task, and that the event stream has what was published
     Verify(VerifyOptions),
+    /// Copy the database as of now into a new file, also while a service runs, and check the copy
+    Backup(BackupOptions),
 }
 
 /// Options of `ledger verify`.
@@ -28,8 +33,71 @@ pub(super) struct VerifyOptions {
     events: EventsOption,
 }
 
+/// Options of `ledger backup`.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_HELP)]
+pub(super) struct BackupOptions {
+    /// File to make, which must not be there yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    database: DatabaseOption,
+}
+
 pub(super) async fn run(command: LedgerCommand, shared: Shared, ui: &Ui) -> Result<(), CliError> {
-    let LedgerCommand::Verify(options) = command;
+    match command {
+        LedgerCommand::Verify(options) => verify(options, shared, ui).await,
+        LedgerCommand::Backup(options) => backup(&options, ui).await,
+    }
+}
+
+async fn backup(options: &BackupOptions, ui: &Ui) -> Result<(), CliError> {
+    let signals = Signals::listen()?;
+    let work = operate::backup(&options.database.database, &options.file, Timestamp::now());
+    // What is half written goes with the work.
+    let done = signals.first().run_until_cancelled(work).await;
+    let BackedUp {
+        tasks,
+        bytes,
+        ledger_id,
+    } = match done {
+        Some(done) => done.map_err(backup_in_words)?,
+        None => {
+            return Err(CliError::Fault(
+                "interrupted; no backup was made".to_owned(),
+            ));
+        }
+    };
+    let file = options.file.display();
+    match ui.json() {
+        true => ui.print(json!({
+            "file": file.to_string(),
+            "tasks": tasks,
+            "bytes": bytes,
+            "ledger_id": ledger_id,
+        })),
+        false => ui.print(format_args!(
+            "backed up {tasks} tasks of ledger {ledger_id} to {file}, {bytes} bytes; all rules hold in it"
+        )),
+    }
+}
+
+/// A failure with its exit code and what to do next.
+fn backup_in_words(error: BackupError) -> CliError {
+    let text = error.to_string();
+    match error {
+        BackupError::Ledger(error) => in_words(error),
+        BackupError::Exists(_) => CliError::Usage(text).hinted("name another file"),
+        BackupError::Io { .. } => CliError::Fault(text)
+            .hinted("check that its folder is there, its permissions and the room on the disk; nothing half done is left"),
+        BackupError::Broken(_) => CliError::Fault(text).hinted(
+            "no backup was made; `tasklatch ledger verify` tells all that is wrong with the database",
+        ),
+    }
+}
+
+async fn verify(options: VerifyOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     let events = match options.events.events {
         EventsMode::Jetstream => Some(find_stream("ledger verify", &shared).await?),
         EventsMode::Core => None,

@@ -50,10 +50,13 @@ pub(super) struct MakeOptions {
 
 pub(super) fn run(command: SecretsCommand, shared: &Shared, ui: &Ui) -> Result<(), CliError> {
     let SecretsCommand::Make(options) = command;
-    let workers = options.worker.iter().map(|text| match text.split_once('=') {
-        Some((name, task_id)) => NewWorker::new(name, Some(task_id)),
-        None => NewWorker::new(text, None),
-    });
+    let workers = options
+        .worker
+        .iter()
+        .map(|text| match text.split_once('=') {
+            Some((name, task_id)) => NewWorker::new(name, Some(task_id)),
+            None => NewWorker::new(text, None),
+        });
     let workers = workers.collect::<Result<Vec<_>, _>>().map_err(in_words)?;
     let subjects = &shared.service.prefix;
     let made = secrets::make(

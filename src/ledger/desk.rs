@@ -36,6 +36,8 @@ pub(super) struct Desk {
     due: Vec<Key>,
     next_key: Key,
     outbox: OutboxRoom,
+    /// Whether the write-ahead log is too long for new work.
+    pub(super) log_is_overlong: bool,
     pub(super) writes: Writes,
 }
 
@@ -114,6 +116,7 @@ impl Desk {
             due: Vec::new(),
             next_key,
             outbox,
+            log_is_overlong: false,
             writes: Writes::default(),
         }
     }
@@ -394,7 +397,7 @@ impl Desk {
         }
     }
 
-    /// Takes a changed or new task onto the desk, unless too much waits to be published, or its answer or events would be
+    /// Takes a changed or new task onto the desk, unless too much waits to be published, the log is too long, or its answer or events would be
     /// larger than the server carries: that is found out before anything is written (docs/protocol.md, "Limits").
     fn keep(
         &mut self,
@@ -405,6 +408,9 @@ impl Desk {
     ) -> Result<Decision, serde_json::Error> {
         if self.writes.revisions.len() as i64 >= self.outbox.left {
             return Ok(Err(Refusal::too_much_unpublished(self.outbox.limit)));
+        }
+        if self.log_is_overlong {
+            return Ok(Err(Refusal::log_too_long()));
         }
         let body = Bytes::from(serde_json::to_vec(&task)?);
         if let Err((limit, actual)) = self.circumstances.fit(&body) {

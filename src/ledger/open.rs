@@ -13,6 +13,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{is_cut_off, is_not_a_database};
+use super::fold::LOG_BYTES_KEPT;
 use super::fresh::Fresh;
 use super::lock::{HolderLock, LockError};
 use super::recent::Recent;
@@ -272,6 +273,7 @@ pub(super) async fn connect_writer(
         .foreign_keys(true)
         // Folding the log is left to the folder, which does it beside the writer.
         .pragma("wal_autocheckpoint", "0")
+        .pragma("journal_size_limit", LOG_BYTES_KEPT)
         .pragma("cache_size", WRITER_CACHE)
         .pragma("temp_store", "memory")
         .statement_cache_capacity(WRITER_STATEMENTS_MAX)
@@ -317,7 +319,7 @@ pub(super) async fn settle_on_disk(
     Ok(())
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -13,7 +13,7 @@ pub use restore::SnapshotWriter;
 
 use super::desk::{Desk, Key, Named, OutboxRoom};
 use super::fault::{During, Fault, FaultKind};
-use super::fold::Folder;
+use super::fold::{Folder, log_bytes};
 use super::fresh::Fresh;
 use super::lock::{HolderLock, same_file};
 use super::open::{connect_writer, settle_on_disk};
@@ -38,6 +38,8 @@ pub struct Writer {
     shared: Shared,
     /// How many changes may wait to be published.
     unpublished_max: i64,
+    /// How long the write-ahead log may be for new work, in bytes.
+    log_bytes_max: u64,
 }
 
 /// What the writer leaves in memory for those who read.
@@ -94,6 +96,7 @@ impl Writer {
             lock,
             shared,
             unpublished_max: i64::MAX,
+            log_bytes_max: u64::MAX,
         })
     }
 
@@ -105,6 +108,16 @@ impl Writer {
     /// Whether new work is refused since too much waits to be published.
     pub fn is_outbox_full(&self) -> bool {
         self.outbox_room().left <= 0
+    }
+
+    /// Refuses new work once the write-ahead log is so many bytes long, which it gets only under a reader that stays.
+    pub fn limit_log(&mut self, bytes: u64) {
+        self.log_bytes_max = bytes;
+    }
+
+    /// How long the write-ahead log is in bytes, if that is so long that new work is refused.
+    pub fn overlong_log(&self) -> Option<u64> {
+        Some(log_bytes(&self.path)).filter(|bytes| *bytes >= self.log_bytes_max)
     }
 
     fn outbox_room(&self) -> OutboxRoom {
@@ -179,10 +192,12 @@ impl Writer {
         self.connection().await?;
         let next = self.next;
         let room = self.outbox_room();
+        let is_overlong = self.overlong_log().is_some();
         let recent = self.shared.recent.clone();
         let connection = self.connection().await?;
         let named = Named::by(commands);
         let mut desk = Desk::new(circumstances, next.key, room);
+        desk.log_is_overlong = is_overlong;
         desk.recall(&recent, &named);
         let mut begun = false;
         match transact(
@@ -219,12 +234,17 @@ impl Writer {
     }
 
     /// Begins the write-ahead log anew, which the folder beside the writer cannot: in its way is only what the writer adds
-    /// meanwhile. A reader in the way is not waited for; then the log grows on.
+    /// meanwhile. A reader in the way is not waited for; then the log grows on. One that is too long for new work is cut off,
+    /// as nothing is written that would do it later.
     async fn fold(&mut self) -> Result<(), Fault> {
+        let anew = match self.overlong_log() {
+            None => "PRAGMA wal_checkpoint(RESTART)",
+            Some(_) => "PRAGMA wal_checkpoint(TRUNCATE)",
+        };
         let connection = self.connection().await?;
         for pragma in [
             "PRAGMA busy_timeout = 50",
-            "PRAGMA wal_checkpoint(RESTART)",
+            anew,
             // As it was: BUSY_TIMEOUT.
             "PRAGMA busy_timeout = 2000",
         ] {

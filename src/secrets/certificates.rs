@@ -86,8 +86,18 @@ fn ca(now: Timestamp) -> CertificateParams {
 }
 
 fn server(hosts: &[String], now: Timestamp) -> Result<CertificateParams, SecretsError> {
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
+    let mut names = vec![
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    names.extend(
+        hosts
+            .iter()
+            .filter(|host| !names.contains(host))
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
     let mut params = CertificateParams::new(names).map_err(|error| failed(&error))?;
     validity(&mut params, now, SERVER_DAYS);
     params

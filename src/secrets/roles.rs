@@ -107,7 +107,12 @@ fn service_publishes(subjects: &Subjects) -> Vec<String> {
         }
     }
     let reports = subjects.stream(StreamKind::Reports);
-    for verb in ["CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.INFO", "CONSUMER.MSG.NEXT"] {
+    for verb in [
+        "CONSUMER.CREATE",
+        "CONSUMER.DURABLE.CREATE",
+        "CONSUMER.INFO",
+        "CONSUMER.MSG.NEXT",
+    ] {
         all.push(format!("$JS.API.{verb}.{reports}.>"));
     }
     all.push(format!("$JS.API.STREAM.MSG.DELETE.{reports}"));
@@ -135,7 +140,10 @@ pub(super) fn user(name: &str, key: &str, role: &Role, subjects: &Subjects) -> S
         // A list without entries would allow all.
         [] => "{ deny: \">\" }".to_owned(),
         some => {
-            let lines: String = some.iter().map(|one| format!("        \"{one}\"\n")).collect();
+            let lines: String = some
+                .iter()
+                .map(|one| format!("        \"{one}\"\n"))
+                .collect();
             format!("{{ allow: [\n{lines}      ] }}")
         }
     };

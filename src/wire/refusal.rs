@@ -239,6 +239,15 @@ impl Refusal {
         )
     }
 
+    /// The store's log has no room for more, since somebody has been reading the store for long.
+    pub fn log_too_long() -> Self {
+        Self::new(
+            Code::Overloaded,
+            "the store's log has grown to its limit under a reader of the database; nothing was done, so send the same again \
+             once that reader is done",
+        )
+    }
+
     /// The store could not be written, or it is not known whether it was.
     pub fn unavailable() -> Self {
         Self::new(

@@ -25,4 +25,5 @@ mod snapshots;
 mod store_faults;
 mod streams;
 mod support;
+mod upkeep;
 mod watch_since;
