@@ -25,10 +25,10 @@ pub use backup::copy_into;
 pub use fault::{Fault, FaultKind};
 pub use fold::Folder;
 pub use lock::{HolderLock, LockError};
-pub use open::{OpenError, open, open_beside, open_current, open_read_only};
+pub use open::{OpenError, open, open_beside, open_current, open_read_only, open_to_prune};
 pub use read::{Found, Lag, OutboxReader, Outgoing, Page, Parked, Piece, SnapshotReader, unpark};
 pub use verify::{Broken, find_broken};
-pub use write::{SnapshotWriter, Writer};
+pub use write::{Pruner, SnapshotWriter, Writer, count_prunable};
 
 use crate::report::{Report, Selector};
 use crate::task::Timestamp;
@@ -145,6 +145,7 @@ pub struct Ledger {
     readers: SqlitePool,
     recent: Recent,
     fresh: Fresh,
+    is_pruned: bool,
 }
 
 impl Ledger {

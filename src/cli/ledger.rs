@@ -1,14 +1,16 @@
 //! `tasklatch ledger`: checks the database of a service, and makes backups of it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::events::{EventsOption, find_stream, in_words};
 use super::signals::Signals;
-use super::{DatabaseOption, Shared, Ui};
+use super::{DatabaseOption, Shared, Ui, parse_duration};
 use crate::config::EventsMode;
 use crate::operate::{self, BackedUp, BackupError, Verified};
 use crate::task::Timestamp;
@@ -20,6 +22,8 @@ pub(super) enum LedgerCommand {
     Verify(VerifyOptions),
     /// Copy the database as of now into a new file, also while a service runs, and check the copy
     Backup(BackupOptions),
+    /// Let go of tasks that ended before a time, with no service running on the database
+    Prune(PruneOptions),
 }
 
 /// Options of `ledger verify`.
@@ -45,10 +49,68 @@ pub(super) struct BackupOptions {
     database: DatabaseOption,
 }
 
+/// Options of `ledger prune`.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_HELP)]
+pub(super) struct PruneOptions {
+    /// Tasks that ended and were last changed before this go: so long ago, such as 90d, or a time of RFC 3339
+    #[arg(long, env = "TASKLATCH_BEFORE", value_parser = parse_before, value_name = "DURATION|TIME")]
+    before: Before,
+
+    /// Do it, which cannot be undone; otherwise it is only said how many tasks would go
+    #[arg(long, env = "TASKLATCH_YES", value_parser = FalseyValueParser::new())]
+    yes: bool,
+
+    #[command(flatten)]
+    database: DatabaseOption,
+}
+
+/// A time, as people say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Ago(Duration),
+    At(Timestamp),
+}
+
+fn parse_before(text: &str) -> Result<Before, String> {
+    if let Some(at) = Timestamp::parse(text) {
+        return Ok(Before::At(at));
+    }
+    parse_duration(text)
+        .map(Before::Ago)
+        .map_err(|error| format!("{error}, or a time such as 2026-01-31T00:00:00Z"))
+}
+
 pub(super) async fn run(command: LedgerCommand, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     match command {
         LedgerCommand::Verify(options) => verify(options, shared, ui).await,
         LedgerCommand::Backup(options) => backup(&options, ui).await,
+        LedgerCommand::Prune(options) => prune(&options, ui).await,
+    }
+}
+
+async fn prune(options: &PruneOptions, ui: &Ui) -> Result<(), CliError> {
+    let now = Timestamp::now();
+    let before = match options.before {
+        Before::Ago(time) => now.before(time),
+        Before::At(at) => at,
+    };
+    let database = &options.database.database;
+    let done = match options.yes {
+        true => operate::prune(database, before, now).await,
+        false => operate::count_prunable(database, before).await,
+    };
+    let tasks = done.map_err(in_words)?;
+    match (ui.json(), options.yes) {
+        (true, pruned) => {
+            ui.print(json!({"tasks": tasks, "pruned": pruned, "before": before}))
+        }
+        (false, true) => ui.print(format_args!(
+            "pruned {tasks} tasks last changed before {before}; new tasks use their room, and a backup is the file without it"
+        )),
+        (false, false) => ui.print(format_args!(
+            "{tasks} tasks last changed before {before} would go; nothing was changed, --yes lets them go, with the service stopped"
+        )),
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod load;
 mod panes;
+mod pruned;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,6 +33,8 @@ pub(super) struct Desk {
     bodies: HashMap<Key, Bytes>,
     keys: HashMap<String, Key>,
     panes: HashMap<String, Pane>,
+    /// Named tasks that are no more, and since when.
+    pruned: HashMap<String, Timestamp>,
     /// Keys of loaded tasks whose deadline has come, for the sweep.
     due: Vec<Key>,
     next_key: Key,
@@ -113,6 +116,7 @@ impl Desk {
             bodies: HashMap::new(),
             keys: HashMap::new(),
             panes: HashMap::new(),
+            pruned: HashMap::new(),
             due: Vec::new(),
             next_key,
             outbox,
@@ -291,6 +295,9 @@ impl Desk {
                     &differs,
                 )),
             });
+        }
+        if let Some(pruned_at) = self.pruned.get(&new.task_id) {
+            return Ok(Err(Refusal::pruned_id(&new.task_id, *pruned_at)));
         }
         let now = self.circumstances.now;
         if new.deadline.is_some_and(|deadline| deadline <= now) {

@@ -17,7 +17,7 @@ use super::fold::LOG_BYTES_KEPT;
 use super::fresh::Fresh;
 use super::lock::{HolderLock, LockError};
 use super::recent::Recent;
-use super::write::Shared;
+use super::write::{Pruner, Shared};
 use super::{BATCH_COMMANDS_MAX, Ledger, Writer, ledger_id_of};
 use crate::ids;
 use crate::task::Timestamp;
@@ -152,8 +152,7 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         source,
     };
     let mut connection = connect_writer(&path, true).await.map_err(sqlite)?;
-    MIGRATOR
-        .run(&mut connection)
+    migrate(&mut connection)
         .await
         .map_err(|source| OpenError::Migrate {
             path: path.clone(),
@@ -171,9 +170,14 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         source,
     };
     let file = File::open(&path).map_err(io)?;
+    let is_pruned = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM pruned_tasks)")
+        .fetch_one(&mut connection)
+        .await
+        .map_err(sqlite)?;
     let shared = Shared {
         recent: Recent::new(),
         fresh: Fresh::default(),
+        is_pruned,
     };
     let writer = Writer::new(path.clone(), file, connection, lock, shared.clone())
         .await
@@ -184,6 +188,7 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         readers,
         recent: shared.recent,
         fresh: shared.fresh,
+        is_pruned,
     };
     Ok((ledger, writer))
 }
@@ -228,6 +233,28 @@ pub async fn open_beside(path: &Path) -> Result<SqliteConnection, OpenError> {
         .connect()
         .await
         .map_err(|source| OpenError::Sqlite { path, source })
+}
+
+/// Opens an existing ledger that no service has, to let tasks go; none can be started on it meanwhile. `purpose` is what a second
+/// process is told of this one.
+///
+/// # Errors
+/// [`OpenError`], also if there is no such file or it is of an older schema.
+pub async fn open_to_prune(path: &Path, purpose: &str) -> Result<Pruner, OpenError> {
+    let (path, schema) = find_ledger(path).await?;
+    let lock = HolderLock::take(&path, purpose).map_err(|source| OpenError::Lock {
+        path: path.clone(),
+        source,
+    })?;
+    check_current(&path, schema)?;
+    let connection = common_options(&path)
+        .synchronous(SqliteSynchronous::Full)
+        // A task goes last, after all that refers to it; to have that checked would take a look at the whole outbox for each.
+        .foreign_keys(false)
+        .connect()
+        .await
+        .map_err(|source| OpenError::Sqlite { path, source })?;
+    Ok(Pruner::new(connection, lock))
 }
 
 /// The one path of a ledger that is there, and its schema.
@@ -474,6 +501,14 @@ async fn look(connection: &mut SqliteConnection) -> Result<What, sqlx::Error> {
         .fetch_one(&mut *connection)
         .await?;
     Ok(What::Ledger { schema })
+}
+
+/// Brings the schema up to date wholly or not at all: after a step that failed, the version that wrote the file must still
+/// know it.
+async fn migrate(connection: &mut SqliteConnection) -> Result<(), MigrateError> {
+    let mut transaction = connection.begin().await?;
+    MIGRATOR.run(&mut *transaction).await?;
+    Ok(transaction.commit().await?)
 }
 
 async fn make_identity(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {

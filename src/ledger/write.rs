@@ -1,6 +1,7 @@
 //! The one road by which a ledger changes.
 
 mod outbox;
+mod prune;
 mod restore;
 mod statements;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use sqlx::{Connection, SqliteConnection};
 
+pub use prune::{Pruner, count_prunable};
 pub use restore::SnapshotWriter;
 
 use super::desk::{Desk, Key, Named, OutboxRoom};
@@ -49,6 +51,8 @@ pub(super) struct Shared {
     pub recent: Recent,
     /// For the relay.
     pub fresh: Fresh,
+    /// Whether tasks were pruned, of which something is left; nobody prunes while the ledger is open.
+    pub is_pruned: bool,
 }
 
 /// The numbers that the next rows get.
@@ -193,18 +197,18 @@ impl Writer {
         let next = self.next;
         let room = self.outbox_room();
         let is_overlong = self.overlong_log().is_some();
-        let recent = self.shared.recent.clone();
+        let shared = self.shared.clone();
+        let recent = &shared.recent;
         let connection = self.connection().await?;
         let named = Named::by(commands);
         let mut desk = Desk::new(circumstances, next.key, room);
         desk.log_is_overlong = is_overlong;
-        desk.recall(&recent, &named);
+        desk.recall(recent, &named);
         let mut begun = false;
-        match transact(
-            connection, commands, &named, &mut desk, next, &recent, &mut begun,
-        )
-        .await
-        {
+        let done = transact(
+            connection, commands, &named, &mut desk, next, &shared, &mut begun,
+        );
+        match done.await {
             Ok((applied, after)) => {
                 faults::pass(Point::AfterCommit);
                 // After the commit, so that nothing is answered that a removed file has taken with it.
@@ -320,12 +324,15 @@ async fn transact(
     named: &Named<'_>,
     desk: &mut Desk,
     next: Next,
-    recent: &Recent,
+    shared: &Shared,
     begun: &mut bool,
 ) -> Result<(Vec<Applied>, Next), Fault> {
     *begun = desk.begin(connection, named).await?;
     if *begun {
         desk.load_others(connection, named).await?;
+        if shared.is_pruned {
+            desk.load_pruned(connection, named).await?;
+        }
     }
     let applied = commands
         .iter()
@@ -333,7 +340,7 @@ async fn transact(
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
     if !desk.writes.is_empty() {
-        desk.forget_changed(recent);
+        desk.forget_changed(&shared.recent);
         let after = write_all(connection, desk, desk.now(), next, begun).await?;
         return Ok((applied, after));
     }

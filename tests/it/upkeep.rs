@@ -2,6 +2,8 @@
 
 mod backup;
 mod log_size;
+mod prune;
+mod versions;
 
 use std::path::Path;
 use std::process::Output;
