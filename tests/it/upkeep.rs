@@ -2,6 +2,7 @@
 
 mod backup;
 mod log_size;
+mod page;
 mod prune;
 mod versions;
 

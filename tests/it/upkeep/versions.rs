@@ -137,7 +137,7 @@ async fn a_ledger_of_each_earlier_schema_is_brought_up_to_date_with_its_tasks_it
         assert_eq!(tasks["canceled"]["reason"], json!("not needed"));
         assert_eq!(
             tasks["submitted"]["created_at"],
-            json!("1970-01-01T00:00:00.001Z")
+            json!("1970-01-01T00:00:00.001000Z")
         );
         for state in ["completed", "failed", "rejected"] {
             let again = worker
