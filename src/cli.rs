@@ -80,7 +80,7 @@ enum Verb {
     /// Send events again that the event stream lacks, or that could not be published
     #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
     Events(events::EventsCommand),
-    /// Check the database of a service
+    /// Check and back up the database of a service
     #[command(subcommand, after_help = error::EXIT_CODES_HELP)]
     Ledger(ledger::LedgerCommand),
     /// Check the configuration, or show where each value came from
@@ -416,6 +416,8 @@ mod tests {
             ("--timeout 0s task list", "longer than nothing"),
             ("--timeout soon task list", "write a duration such as"),
             ("serve --max-in-hand 0", "0 is not in 1..=65536"),
+            ("serve --max-log-size 4GB", "write a size such as"),
+            ("serve --max-log-size 31MiB", "it must be 32MiB or more"),
             ("serve --http nowhere", "give an address and a port"),
             (
                 "serve --events rabbit",

@@ -22,6 +22,7 @@ struct Troubles {
     store: Option<String>,
     relay: Option<String>,
     outbox_full: bool,
+    overlong_log: Option<u64>,
     durable: Option<String>,
     acknowledgments: Option<String>,
     dead_letters: Option<String>,
@@ -90,6 +91,18 @@ impl Health {
         self.with(|troubles| troubles.outbox_full = full);
     }
 
+    /// New work is refused since the write-ahead log is so many bytes long; `None` if it is not.
+    pub fn overlong_log(&self, bytes: Option<u64>) {
+        self.with(|troubles| troubles.overlong_log = bytes);
+    }
+
+    /// Whether new work is refused since the write-ahead log is too long.
+    pub fn is_log_overlong(&self) -> bool {
+        let mut is_overlong = false;
+        self.with(|troubles| is_overlong = troubles.overlong_log.is_some());
+        is_overlong
+    }
+
     /// Reports are taken from the report stream.
     pub fn durable_ok(&self) {
         self.with(|troubles| troubles.durable = None);
@@ -142,6 +155,12 @@ impl Health {
             reasons.extend(troubles.outbox_full.then(|| {
                 "too many changes wait to be published, so that new work is refused (--max-unpublished)"
                     .to_owned()
+            }));
+            reasons.extend(troubles.overlong_log.map(|bytes| {
+                format!(
+                    "the write-ahead log has grown to {bytes} bytes under a reader of the database, so that new work is \
+                     refused (--max-log-size): end the shell, backup or snapshot that has been reading it"
+                )
             }));
             reasons.extend(troubles.durable.clone());
             reasons.extend(troubles.acknowledgments.clone());

@@ -3,6 +3,7 @@
 //! [`open`] gives two handles. The [`Writer`] is the only road by which a ledger changes; one task owns it. The
 //! [`Ledger`] reads, from as many tasks as like to. The model itself is told in `migrations/`.
 
+mod backup;
 mod desk;
 mod fault;
 mod fold;
@@ -20,13 +21,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sqlx::{SqliteConnection, SqlitePool};
 
+pub use backup::copy_into;
 pub use fault::{Fault, FaultKind};
 pub use fold::Folder;
 pub use lock::{HolderLock, LockError};
-pub use open::{OpenError, open, open_beside, open_current, open_read_only};
+pub use open::{OpenError, open, open_beside, open_current, open_read_only, open_to_prune};
 pub use read::{Found, Lag, OutboxReader, Outgoing, Page, Parked, Piece, SnapshotReader, unpark};
 pub use verify::{Broken, find_broken};
-pub use write::{SnapshotWriter, Writer};
+pub use write::{Pruner, SnapshotWriter, Writer, count_prunable};
 
 use crate::report::{Report, Selector};
 use crate::task::Timestamp;
@@ -145,6 +147,7 @@ pub struct Ledger {
     readers: SqlitePool,
     recent: Recent,
     fresh: Fresh,
+    is_pruned: bool,
 }
 
 impl Ledger {

@@ -1,5 +1,7 @@
 //! What an operator does to a ledger and its events beside the service: verify the ledger, and send events again.
 
+mod backup;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::ledger::{
     self, Broken, Fault, OpenError, OutboxReader, Outgoing, Parked, SnapshotReader, find_broken,
-    open_beside, open_current,
+    open_beside, open_current, open_to_prune,
 };
 use crate::nats::{Connection, ERROR_GRACE, RoundTrip, RoundTripError, header_map};
 use crate::relay::{LookupError, has, is_too_large};
@@ -21,6 +23,7 @@ use crate::snapshot::check_task;
 use crate::streams::JETSTREAM_WITHIN;
 use crate::task::Timestamp;
 use crate::wire::{Event, StreamKind, Subjects};
+pub use backup::{BackedUp, BackupError, backup};
 
 /// How many events are asked for at once.
 const LOOKUPS_AT_ONCE: usize = 16;
@@ -240,6 +243,30 @@ pub enum To<'t> {
     Core(&'t Connection, &'t Subjects),
     /// Into the event stream.
     Stream(&'t EventStream),
+}
+
+/// Counts the tasks that [`prune`] would let go, beside a service that may be running.
+///
+/// # Errors
+/// [`OperateError`].
+pub async fn count_prunable(database: &Path, before: Timestamp) -> Result<u64, OperateError> {
+    let mut connection = open_current(database).await?;
+    Ok(ledger::count_prunable(&mut connection, before).await?)
+}
+
+/// Lets go of the tasks that ended and were last changed before a time, with no service running on the ledger. Gives how many.
+///
+/// # Errors
+/// [`OperateError`]. Some tasks may have gone by then; the rest go when this is done again.
+pub async fn prune(
+    database: &Path,
+    before: Timestamp,
+    now: Timestamp,
+) -> Result<u64, OperateError> {
+    let mut pruner = open_to_prune(database, "tasklatch ledger prune").await?;
+    let pruned = pruner.prune(before, now).await?;
+    pruner.close().await?;
+    Ok(pruned)
 }
 
 /// Sends parked events, and takes them off the list once the stream or the server has them.

@@ -50,6 +50,8 @@ pub struct Config {
     pub allow_other_ledgers: bool,
     /// How many requests are taken on before others are answered `overloaded`.
     pub max_in_hand: usize,
+    /// How long the write-ahead log may be for new work, in bytes.
+    pub max_log_size: u64,
     /// How events are published.
     pub events: EventsMode,
     /// What becomes of events.
@@ -109,6 +111,7 @@ pub struct Service {
 pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let (ledger, mut writer) = ledger::open(&config.database, "the tasklatch service").await?;
     writer.limit_unpublished(config.outbox.max_unpublished);
+    writer.limit_log(config.max_log_size);
     let folder = writer.folder().await.map_err(ServiceError::Fold)?;
     let http = match config.http {
         Some(address) => Some(bind(address).await?),
@@ -197,6 +200,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         ledger.clone(),
         work.clone(),
         config.outbox.keep_events,
+        health.clone(),
         drain.clone(),
     ));
     attendants.spawn(sweep(

@@ -11,8 +11,8 @@ use super::error::{CliError, EXIT_FAULT};
 use super::signals::Signals;
 use super::{Shared, Ui, logging, serve};
 use crate::config::{
-    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_NATS_URL, EventsMode, EventsOptions, HttpAddress,
-    LogOptions, NatsOptions,
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_LOG_SIZE, DEFAULT_NATS_URL, EventsMode,
+    EventsOptions, HttpAddress, LogOptions, NatsOptions,
 };
 use crate::service::{Config, Service};
 use crate::wire::Subjects;
@@ -118,6 +118,7 @@ impl Dev<'_> {
             http: self.options.http.0,
             allow_other_ledgers: false,
             max_in_hand: DEFAULT_MAX_IN_HAND,
+            max_log_size: DEFAULT_MAX_LOG_SIZE,
             events: EventsMode::Jetstream,
             outbox: EventsOptions::default(),
             durable_reports: true,

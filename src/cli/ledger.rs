@@ -1,13 +1,18 @@
-//! `tasklatch ledger`: checks the database of a service.
+//! `tasklatch ledger`: checks the database of a service, and makes backups of it.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::events::{EventsOption, find_stream, in_words};
-use super::{DatabaseOption, Shared, Ui};
+use super::signals::Signals;
+use super::{DatabaseOption, Shared, Ui, parse_duration};
 use crate::config::EventsMode;
-use crate::operate::{self, Verified};
+use crate::operate::{self, BackedUp, BackupError, Verified};
 use crate::task::Timestamp;
 
 /// What can be done with a ledger.
@@ -15,6 +20,10 @@ use crate::task::Timestamp;
 pub(super) enum LedgerCommand {
     /// Check the file, every rule between its tables, every task, and that the event stream has what was published
     Verify(VerifyOptions),
+    /// Copy the database as of now into a new file, also while a service runs, and check the copy
+    Backup(BackupOptions),
+    /// Let go of tasks that ended before a time, with no service running on the database
+    Prune(PruneOptions),
 }
 
 /// Options of `ledger verify`.
@@ -28,8 +37,129 @@ pub(super) struct VerifyOptions {
     events: EventsOption,
 }
 
+/// Options of `ledger backup`.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_HELP)]
+pub(super) struct BackupOptions {
+    /// File to make, which must not be there yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    database: DatabaseOption,
+}
+
+/// Options of `ledger prune`.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES_HELP)]
+pub(super) struct PruneOptions {
+    /// Tasks that ended and were last changed before this go: so long ago, such as 90d, or a time of RFC 3339
+    #[arg(long, env = "TASKLATCH_BEFORE", value_parser = parse_before, value_name = "DURATION|TIME")]
+    before: Before,
+
+    /// Do it, which cannot be undone; otherwise it is only said how many tasks would go
+    #[arg(long, env = "TASKLATCH_YES", value_parser = FalseyValueParser::new())]
+    yes: bool,
+
+    #[command(flatten)]
+    database: DatabaseOption,
+}
+
+/// A time, as people say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Ago(Duration),
+    At(Timestamp),
+}
+
+fn parse_before(text: &str) -> Result<Before, String> {
+    if let Some(at) = Timestamp::parse(text) {
+        return Ok(Before::At(at));
+    }
+    parse_duration(text)
+        .map(Before::Ago)
+        .map_err(|error| format!("{error}, or a time such as 2026-01-31T00:00:00Z"))
+}
+
 pub(super) async fn run(command: LedgerCommand, shared: Shared, ui: &Ui) -> Result<(), CliError> {
-    let LedgerCommand::Verify(options) = command;
+    match command {
+        LedgerCommand::Verify(options) => verify(options, shared, ui).await,
+        LedgerCommand::Backup(options) => backup(&options, ui).await,
+        LedgerCommand::Prune(options) => prune(&options, ui).await,
+    }
+}
+
+async fn prune(options: &PruneOptions, ui: &Ui) -> Result<(), CliError> {
+    let now = Timestamp::now();
+    let before = match options.before {
+        Before::Ago(time) => now.before(time),
+        Before::At(at) => at,
+    };
+    let database = &options.database.database;
+    let done = match options.yes {
+        true => operate::prune(database, before, now).await,
+        false => operate::count_prunable(database, before).await,
+    };
+    let tasks = done.map_err(in_words)?;
+    match (ui.json(), options.yes) {
+        (true, pruned) => {
+            ui.print(json!({"tasks": tasks, "pruned": pruned, "before": before}))
+        }
+        (false, true) => ui.print(format_args!(
+            "pruned {tasks} tasks last changed before {before}; new tasks use their room, and a backup is the file without it"
+        )),
+        (false, false) => ui.print(format_args!(
+            "{tasks} tasks last changed before {before} would go; nothing was changed, --yes lets them go, with the service stopped"
+        )),
+    }
+}
+
+async fn backup(options: &BackupOptions, ui: &Ui) -> Result<(), CliError> {
+    let signals = Signals::listen()?;
+    let work = operate::backup(&options.database.database, &options.file, Timestamp::now());
+    // What is half written goes with the work.
+    let done = signals.first().run_until_cancelled(work).await;
+    let BackedUp {
+        tasks,
+        bytes,
+        ledger_id,
+    } = match done {
+        Some(done) => done.map_err(backup_in_words)?,
+        None => {
+            return Err(CliError::Fault(
+                "interrupted; no backup was made".to_owned(),
+            ));
+        }
+    };
+    let file = options.file.display();
+    match ui.json() {
+        true => ui.print(json!({
+            "file": file.to_string(),
+            "tasks": tasks,
+            "bytes": bytes,
+            "ledger_id": ledger_id,
+        })),
+        false => ui.print(format_args!(
+            "backed up {tasks} tasks of ledger {ledger_id} to {file}, {bytes} bytes; all rules hold in it"
+        )),
+    }
+}
+
+/// A failure with its exit code and what to do next.
+fn backup_in_words(error: BackupError) -> CliError {
+    let text = error.to_string();
+    match error {
+        BackupError::Ledger(error) => in_words(error),
+        BackupError::Exists(_) => CliError::Usage(text).hinted("name another file"),
+        BackupError::Io { .. } => CliError::Fault(text)
+            .hinted("check that its folder is there, its permissions and the room on the disk; nothing half done is left"),
+        BackupError::Broken(_) => CliError::Fault(text).hinted(
+            "no backup was made; `tasklatch ledger verify` tells all that is wrong with the database",
+        ),
+    }
+}
+
+async fn verify(options: VerifyOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     let events = match options.events.events {
         EventsMode::Jetstream => Some(find_stream("ledger verify", &shared).await?),
         EventsMode::Core => None,

@@ -94,6 +94,7 @@ impl Applier {
             let applied = Period::of_last(took);
             let damage = self.take_note(&results);
             self.health.outbox_full(self.writer.is_outbox_full());
+            self.health.overlong_log(self.writer.overlong_log());
             // Before anybody hears of the batch: a relay that is asked to finish must know of it.
             self.committed.send_replace(self.writer.last_seq());
             // Whoever sends the answers may be gone; what was applied is applied.

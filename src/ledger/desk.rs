@@ -5,6 +5,7 @@
 
 pub(super) mod load;
 mod panes;
+mod pruned;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,10 +33,14 @@ pub(super) struct Desk {
     bodies: HashMap<Key, Bytes>,
     keys: HashMap<String, Key>,
     panes: HashMap<String, Pane>,
+    /// Named tasks that are no more, and since when.
+    pruned: HashMap<String, Timestamp>,
     /// Keys of loaded tasks whose deadline has come, for the sweep.
     due: Vec<Key>,
     next_key: Key,
     outbox: OutboxRoom,
+    /// Whether the write-ahead log is too long for new work.
+    pub(super) log_is_overlong: bool,
     pub(super) writes: Writes,
 }
 
@@ -113,9 +118,11 @@ impl Desk {
             bodies: HashMap::new(),
             keys: HashMap::new(),
             panes: HashMap::new(),
+            pruned: HashMap::new(),
             due: Vec::new(),
             next_key,
             outbox,
+            log_is_overlong: false,
             writes: Writes::default(),
         }
     }
@@ -304,6 +311,9 @@ impl Desk {
                 )),
             });
         }
+        if let Some(pruned_at) = self.pruned.get(&new.task_id) {
+            return Ok(Err(Refusal::pruned_id(&new.task_id, *pruned_at)));
+        }
         let now = self.circumstances.now;
         if new.deadline.is_some_and(|deadline| deadline <= now) {
             let message = "deadline has passed already; it must lie in the future";
@@ -409,7 +419,7 @@ impl Desk {
         }
     }
 
-    /// Takes a changed or new task onto the desk, unless too much waits to be published, or its answer or events would be
+    /// Takes a changed or new task onto the desk, unless too much waits to be published, the log is too long, or its answer or events would be
     /// larger than the server carries: that is found out before anything is written (docs/protocol.md, "Limits").
     fn keep(
         &mut self,
@@ -420,6 +430,9 @@ impl Desk {
     ) -> Result<Decision, serde_json::Error> {
         if self.writes.revisions.len() as i64 >= self.outbox.left {
             return Ok(Err(Refusal::too_much_unpublished(self.outbox.limit)));
+        }
+        if self.log_is_overlong {
+            return Ok(Err(Refusal::log_too_long()));
         }
         let body = Bytes::from(serde_json::to_vec(&task)?);
         if let Err((limit, actual)) = self.circumstances.fit(&body) {

@@ -13,10 +13,11 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{is_cut_off, is_not_a_database};
+use super::fold::LOG_BYTES_KEPT;
 use super::fresh::Fresh;
 use super::lock::{HolderLock, LockError};
 use super::recent::Recent;
-use super::write::Shared;
+use super::write::{Pruner, Shared};
 use super::{BATCH_COMMANDS_MAX, Ledger, Writer, ledger_id_of};
 use crate::ids;
 use crate::task::Timestamp;
@@ -151,8 +152,7 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         source,
     };
     let mut connection = connect_writer(&path, true).await.map_err(sqlite)?;
-    MIGRATOR
-        .run(&mut connection)
+    migrate(&mut connection)
         .await
         .map_err(|source| OpenError::Migrate {
             path: path.clone(),
@@ -170,9 +170,14 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         source,
     };
     let file = File::open(&path).map_err(io)?;
+    let is_pruned = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM pruned_tasks)")
+        .fetch_one(&mut connection)
+        .await
+        .map_err(sqlite)?;
     let shared = Shared {
         recent: Recent::new(),
         fresh: Fresh::default(),
+        is_pruned,
     };
     let writer = Writer::new(path.clone(), file, connection, lock, shared.clone())
         .await
@@ -183,6 +188,7 @@ pub async fn open(path: &Path, purpose: &str) -> Result<(Ledger, Writer), OpenEr
         readers,
         recent: shared.recent,
         fresh: shared.fresh,
+        is_pruned,
     };
     Ok((ledger, writer))
 }
@@ -229,6 +235,28 @@ pub async fn open_beside(path: &Path) -> Result<SqliteConnection, OpenError> {
         .map_err(|source| OpenError::Sqlite { path, source })
 }
 
+/// Opens an existing ledger that no service has, to let tasks go; none can be started on it meanwhile. `purpose` is what a second
+/// process is told of this one.
+///
+/// # Errors
+/// [`OpenError`], also if there is no such file or it is of an older schema.
+pub async fn open_to_prune(path: &Path, purpose: &str) -> Result<Pruner, OpenError> {
+    let (path, schema) = find_ledger(path).await?;
+    let lock = HolderLock::take(&path, purpose).map_err(|source| OpenError::Lock {
+        path: path.clone(),
+        source,
+    })?;
+    check_current(&path, schema)?;
+    let connection = common_options(&path)
+        .synchronous(SqliteSynchronous::Full)
+        // A task goes last, after all that refers to it; to have that checked would take a look at the whole outbox for each.
+        .foreign_keys(false)
+        .connect()
+        .await
+        .map_err(|source| OpenError::Sqlite { path, source })?;
+    Ok(Pruner::new(connection, lock))
+}
+
 /// The one path of a ledger that is there, and its schema.
 async fn find_ledger(path: &Path) -> Result<(PathBuf, i64), OpenError> {
     if !path.exists() {
@@ -272,6 +300,7 @@ pub(super) async fn connect_writer(
         .foreign_keys(true)
         // Folding the log is left to the folder, which does it beside the writer.
         .pragma("wal_autocheckpoint", "0")
+        .pragma("journal_size_limit", LOG_BYTES_KEPT)
         .pragma("cache_size", WRITER_CACHE)
         .pragma("temp_store", "memory")
         .statement_cache_capacity(WRITER_STATEMENTS_MAX)
@@ -317,7 +346,7 @@ pub(super) async fn settle_on_disk(
     Ok(())
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -472,6 +501,14 @@ async fn look(connection: &mut SqliteConnection) -> Result<What, sqlx::Error> {
         .fetch_one(&mut *connection)
         .await?;
     Ok(What::Ledger { schema })
+}
+
+/// Brings the schema up to date wholly or not at all: after a step that failed, the version that wrote the file must still
+/// know it.
+async fn migrate(connection: &mut SqliteConnection) -> Result<(), MigrateError> {
+    let mut transaction = connection.begin().await?;
+    MIGRATOR.run(&mut *transaction).await?;
+    Ok(transaction.commit().await?)
 }
 
 async fn make_identity(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {

@@ -77,10 +77,17 @@ impl Ledger {
             let mut transaction = self.readers.begin().await.during("beginning to read")?;
             desk.load_by_id(&mut transaction, &named).await?;
             desk.load_others(&mut transaction, &named).await?;
+            if self.is_pruned {
+                desk.load_pruned(&mut transaction, &named).await?;
+            }
         } else {
             // One statement sees one state of the database.
             let mut connection = self.readers.acquire().await.during("beginning to read")?;
             desk.load_by_id(&mut connection, &named).await?;
+            // A pruned task does not come back.
+            if self.is_pruned {
+                desk.load_pruned(&mut connection, &named).await?;
+            }
         }
         let applied = desk
             .apply(&command)

@@ -14,8 +14,12 @@ struct Rule {
 const NAMED_MAX: i64 = 10;
 
 /// What is in the schema to guard the rules; without it another program can break them unnoticed.
-const GUARDS: [&str; 13] = [
+const GUARDS: [&str; 17] = [
     "cursor_moves_forward",
+    "only_what_has_ended_is_pruned",
+    "pruned_tasks_are_not_made_again",
+    "pruned_tasks_never_change",
+    "pruned_tasks_never_go",
     "results_latch",
     "results_never_change",
     "results_never_go",
@@ -30,7 +34,7 @@ const GUARDS: [&str; 13] = [
     "tasks_never_go",
 ];
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     Rule {
         rule: "a result belongs to a task that ended with its status",
         offenders: "SELECT coalesce(t.task_id, 'key ' || r.task_key) FROM results AS r LEFT JOIN tasks AS t USING (task_key)
@@ -89,6 +93,10 @@ const RULES: [Rule; 11] = [
     Rule {
         rule: "the ledger has one identity",
         offenders: "SELECT 'ledger' WHERE (SELECT count(*) FROM ledger) <> 1",
+    },
+    Rule {
+        rule: "a pruned task is gone",
+        offenders: "SELECT task_id FROM pruned_tasks JOIN tasks USING (task_id)",
     },
     Rule {
         rule: "a parked event is one that its change has",

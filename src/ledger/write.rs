@@ -1,6 +1,7 @@
 //! The one road by which a ledger changes.
 
 mod outbox;
+mod prune;
 mod restore;
 mod statements;
 
@@ -9,11 +10,12 @@ use std::path::PathBuf;
 
 use sqlx::{Connection, SqliteConnection};
 
+pub use prune::{Pruner, count_prunable};
 pub use restore::SnapshotWriter;
 
 use super::desk::{Desk, Key, Named, OutboxRoom};
 use super::fault::{During, Fault, FaultKind};
-use super::fold::Folder;
+use super::fold::{Folder, log_bytes};
 use super::fresh::Fresh;
 use super::lock::{HolderLock, same_file};
 use super::open::{connect_writer, settle_on_disk};
@@ -38,6 +40,8 @@ pub struct Writer {
     shared: Shared,
     /// How many changes may wait to be published.
     unpublished_max: i64,
+    /// How long the write-ahead log may be for new work, in bytes.
+    log_bytes_max: u64,
 }
 
 /// What the writer leaves in memory for those who read.
@@ -47,6 +51,8 @@ pub(super) struct Shared {
     pub recent: Recent,
     /// For the relay.
     pub fresh: Fresh,
+    /// Whether tasks were pruned, of which something is left; nobody prunes while the ledger is open.
+    pub is_pruned: bool,
 }
 
 /// The numbers that the next rows get.
@@ -94,6 +100,7 @@ impl Writer {
             lock,
             shared,
             unpublished_max: i64::MAX,
+            log_bytes_max: u64::MAX,
         })
     }
 
@@ -105,6 +112,16 @@ impl Writer {
     /// Whether new work is refused since too much waits to be published.
     pub fn is_outbox_full(&self) -> bool {
         self.outbox_room().left <= 0
+    }
+
+    /// Refuses new work once the write-ahead log is so many bytes long, which it gets only under a reader that stays.
+    pub fn limit_log(&mut self, bytes: u64) {
+        self.log_bytes_max = bytes;
+    }
+
+    /// How long the write-ahead log is in bytes, if that is so long that new work is refused.
+    pub fn overlong_log(&self) -> Option<u64> {
+        Some(log_bytes(&self.path)).filter(|bytes| *bytes >= self.log_bytes_max)
     }
 
     fn outbox_room(&self) -> OutboxRoom {
@@ -179,17 +196,19 @@ impl Writer {
         self.connection().await?;
         let next = self.next;
         let room = self.outbox_room();
-        let recent = self.shared.recent.clone();
+        let is_overlong = self.overlong_log().is_some();
+        let shared = self.shared.clone();
+        let recent = &shared.recent;
         let connection = self.connection().await?;
         let named = Named::by(commands);
         let mut desk = Desk::new(circumstances, next.key, room);
-        desk.recall(&recent, &named);
+        desk.log_is_overlong = is_overlong;
+        desk.recall(recent, &named);
         let mut begun = false;
-        match transact(
-            connection, commands, &named, &mut desk, next, &recent, &mut begun,
-        )
-        .await
-        {
+        let done = transact(
+            connection, commands, &named, &mut desk, next, &shared, &mut begun,
+        );
+        match done.await {
             Ok((applied, after)) => {
                 faults::pass(Point::AfterCommit);
                 // After the commit, so that nothing is answered that a removed file has taken with it.
@@ -219,12 +238,17 @@ impl Writer {
     }
 
     /// Begins the write-ahead log anew, which the folder beside the writer cannot: in its way is only what the writer adds
-    /// meanwhile. A reader in the way is not waited for; then the log grows on.
+    /// meanwhile. A reader in the way is not waited for; then the log grows on. One that is too long for new work is cut off,
+    /// as nothing is written that would do it later.
     async fn fold(&mut self) -> Result<(), Fault> {
+        let anew = match self.overlong_log() {
+            None => "PRAGMA wal_checkpoint(RESTART)",
+            Some(_) => "PRAGMA wal_checkpoint(TRUNCATE)",
+        };
         let connection = self.connection().await?;
         for pragma in [
             "PRAGMA busy_timeout = 50",
-            "PRAGMA wal_checkpoint(RESTART)",
+            anew,
             // As it was: BUSY_TIMEOUT.
             "PRAGMA busy_timeout = 2000",
         ] {
@@ -300,12 +324,15 @@ async fn transact(
     named: &Named<'_>,
     desk: &mut Desk,
     next: Next,
-    recent: &Recent,
+    shared: &Shared,
     begun: &mut bool,
 ) -> Result<(Vec<Applied>, Next), Fault> {
     *begun = desk.begin(connection, named).await?;
     if *begun {
         desk.load_others(connection, named).await?;
+        if shared.is_pruned {
+            desk.load_pruned(connection, named).await?;
+        }
     }
     let applied = commands
         .iter()
@@ -313,7 +340,7 @@ async fn transact(
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| Fault::new("encoding a task", sqlx::Error::Encode(error.into())))?;
     if !desk.writes.is_empty() {
-        desk.forget_changed(recent);
+        desk.forget_changed(&shared.recent);
         let after = write_all(connection, desk, desk.now(), next, begun).await?;
         return Ok((applied, after));
     }

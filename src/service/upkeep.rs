@@ -24,7 +24,7 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(5);
 const FOLD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Expires tasks for observers, so that they hear of it though nobody asks. While the store is in trouble it also looks
-/// whether that has passed.
+/// whether that has passed; while its log is too long it only has that begun anew.
 pub(super) async fn sweep(
     ledger: Ledger,
     work: mpsc::Sender<Work>,
@@ -40,6 +40,11 @@ pub(super) async fn sweep(
             () = stop.cancelled() => return,
         }
         ticks = (ticks + 1) % LOOK_TICKS;
+        if health.is_log_overlong() {
+            // Nothing new is written meanwhile, so that nobody else tries whether the reader is gone.
+            have_applied(&work, Command::Fold).await;
+            continue;
+        }
         if health.is_store_in_trouble() {
             have_applied(&work, Command::Probe).await;
         } else if ticks == 0 {
@@ -58,11 +63,15 @@ pub(super) async fn prune(
     ledger: Ledger,
     work: mpsc::Sender<Work>,
     keep: Duration,
+    health: Arc<Health>,
     stop: CancellationToken,
 ) {
     let mut interval = tokio::time::interval(PRUNE_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
+        if health.is_log_overlong() {
+            continue;
+        }
         let pruned = prune_all(&ledger, &work, keep);
         if let Some(Err(fault)) = stop.run_until_cancelled(pruned).await {
             tracing::warn!(error = %fault, "published changes could not be taken out of the outbox; trying again");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::ContentField;
-use crate::task::{Lifecycle, words};
+use crate::task::{Lifecycle, Timestamp, words};
 
 words! {
     /// What a client should do about a refusal.
@@ -158,9 +158,27 @@ impl Refusal {
         Self::new(Code::TaskNotFound, message).about(task_id)
     }
 
-    /// No task was ever given to this pane.
+    /// The task of this ID was let go by an operator, with its result.
+    pub fn task_pruned(task_id: &str, pruned_at: Timestamp) -> Self {
+        let message = format!(
+            "task {task_id} had ended, and was pruned at {pruned_at}; how it ended is no longer known, and a report on it is not \
+             taken"
+        );
+        Self::new(Code::TaskNotFound, message).about(task_id)
+    }
+
+    /// A task cannot be made under the ID of one that was let go.
+    pub fn pruned_id(task_id: &str, pruned_at: Timestamp) -> Self {
+        let message = format!(
+            "there was a task {task_id}, which was pruned at {pruned_at}; use another task ID for another task"
+        );
+        Self::new(Code::TaskConflict, message).about(task_id)
+    }
+
+    /// There is no task of this pane.
     pub fn pane_not_found() -> Self {
-        let message = "no task was ever given to that pane; check the pane ID, or send the task ID";
+        let message = "no task of that pane is there: it was given none, or all were pruned; check the pane ID, or send the \
+                       task ID";
         Self::new(Code::TaskNotFound, message)
     }
 
@@ -236,6 +254,15 @@ impl Refusal {
                 "{limit} changes wait to be published, which is as many as may; nothing was done, so send the same again \
                  once events go out"
             ),
+        )
+    }
+
+    /// The store's log has no room for more, since somebody has been reading the store for long.
+    pub fn log_too_long() -> Self {
+        Self::new(
+            Code::Overloaded,
+            "the store's log has grown to its limit under a reader of the database; nothing was done, so send the same again \
+             once that reader is done",
         )
     }
 

@@ -30,5 +30,6 @@ mod store_faults;
 mod streams;
 mod support;
 mod traces;
+mod upkeep;
 mod watch_since;
 mod workflows;

@@ -230,7 +230,7 @@ async fn due_keys(connection: &mut SqliteConnection, now: Timestamp) -> Result<V
 
 /// A set as a parameter. Task IDs are plain ASCII and pane IDs hold no control character, so that nothing in them means
 /// anything to SQLite's JSON functions.
-fn json_array<T: serde::Serialize>(values: &HashSet<T>) -> String {
+pub(super) fn json_array<T: serde::Serialize>(values: &HashSet<T>) -> String {
     // Strings and integers always encode.
     #[allow(clippy::expect_used)]
     serde_json::to_string(values).expect("a set of strings or integers encodes as JSON")

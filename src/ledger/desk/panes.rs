@@ -93,7 +93,7 @@ impl Desk {
         self.keys
             .get(task_id)
             .copied()
-            .ok_or_else(|| Refusal::task_not_found(task_id))
+            .ok_or_else(|| self.not_found(task_id))
     }
 
     fn by_pane(&self, pane_id: &str) -> Result<Key, Refusal> {
