@@ -417,3 +417,20 @@ pub async fn round_trip(connection: &Connection, within: Duration) -> Result<(),
         .await
         .map_err(|_| RoundTripError::TimedOut(within))?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_said_of_an_answer_is_told_from_what_is_said_of_a_subscription() {
+        let answer = "nats: Permissions Violation for Publish to \"other.app\"";
+        assert!(is_of_publishing(answer));
+        for other in [
+            "nats: Permissions Violation for Subscription to \"publish to\"",
+            "nats: maximum subscriptions exceeded",
+        ] {
+            assert!(!is_of_publishing(other), "{other}");
+        }
+    }
+}

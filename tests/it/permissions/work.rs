@@ -252,34 +252,3 @@ async fn answers_that_the_service_may_not_send_disturb_neither_events_nor_durabl
         assert!(!log.contains("durable reports are not taken"), "{log}");
     }
 }
-
-#[tokio::test]
-async fn a_service_starts_while_answers_are_asked_for_that_it_may_not_send() {
-    let (server, service) = set(&[]).await;
-    let worker = server.log_in("worker").await;
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let flood = async {
-        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            for _ in 0..20 {
-                report_to(&worker, "other.app", false).await;
-            }
-            worker.client.flush().await.unwrap();
-            tokio::task::yield_now().await;
-        }
-    };
-    let restarts = async {
-        let mut service = service;
-        for _ in 0..3 {
-            let (status, log) = service.stop().await;
-            assert!(status.success(), "{log}");
-            service = server.serve(&[]).await;
-        }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        service
-    };
-    let ((), service) = tokio::join!(flood, restarts);
-    let report = ["report", "other", "--summary", "x"];
-    succeeded(server.run_as("worker", &report).await);
-    let (status, log) = service.stop().await;
-    assert!(status.success(), "{log}");
-}
