@@ -19,6 +19,7 @@ mod hostile;
 mod house;
 mod metrics;
 mod model;
+mod operations;
 mod outcomes;
 mod permissions;
 mod remembered;
