@@ -14,6 +14,8 @@ use nkeys::KeyPair;
 use crate::task::Timestamp;
 use crate::wire::Subjects;
 
+use roles::User;
+
 mod certificates;
 mod roles;
 
@@ -234,13 +236,17 @@ impl Folder<'_> {
             .public_key())
     }
 
-    /// Writes the users of the server with what each may do, from the seeds that are there.
+    /// Writes the accounts of the server, with their users and what each may do, from the seeds that are there.
     fn users(&mut self, subjects: &Subjects) -> Result<(), SecretsError> {
         let mut text = String::from(
-            "# Made by `tasklatch secrets make`, and made anew by it: edit nothing here.\nusers: [\n",
+            "# Made by `tasklatch secrets make`, and made anew by it: edit nothing here.\n",
         );
         let service = self.seed("service/service.nk")?;
-        let mut users = vec![("service".to_owned(), service, Role::Service)];
+        let mut users = vec![User {
+            name: "service".to_owned(),
+            key: service,
+            role: Role::Service,
+        }];
         for name in self.client_names()? {
             let key = self.seed(&format!("clients/{name}.nk"))?;
             let role = match name.as_str() {
@@ -248,15 +254,14 @@ impl Folder<'_> {
                 "observer" => Role::Observer,
                 _ => self.worker(&name)?,
             };
-            users.push((name, key, role));
+            users.push(User { name, key, role });
         }
-        for (name, key, role) in users {
-            text += &roles::user(&name, &key, &role, subjects);
+        text += &roles::accounts(&users, subjects);
+        for User { name, role, .. } in users {
             self.made.users.insert(name, role);
         }
-        text += "]\n";
-        if self.read("nats/users.conf")?.as_deref() != Some(&text) {
-            self.write("nats/users.conf", &text)?;
+        if self.read("nats/accounts.conf")?.as_deref() != Some(&text) {
+            self.write("nats/accounts.conf", &text)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use async_nats::jetstream::context::{CreateStreamError, GetStreamError, GetStrea
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 
-use crate::config::{EventsOptions, RetentionMode};
+use crate::config::{DUPLICATE_WINDOW_MIN, EventsOptions, RetentionMode};
 use crate::wire::{StreamKind, Subjects};
 
 /// How long the server may take to answer about a stream.
@@ -93,6 +93,9 @@ impl Wanted {
             Config {
                 retention: RetentionPolicy::WorkQueue,
                 num_replicas: 1,
+                // Reports are told apart by their content. A worker that knows what `Nats-Msg-Id` another will send could
+                // have its report taken for a duplicate, and dropped.
+                duplicate_window: DUPLICATE_WINDOW_MIN,
                 ..Config::default()
             },
         )

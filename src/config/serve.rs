@@ -33,7 +33,7 @@ pub const DEFAULT_MAX_LOG_SIZE: u64 = 4 << 30;
 const MAX_LOG_SIZE_MIN: u64 = 32 << 20;
 
 /// The shortest time that nats-server takes for the duplicate window or the age of a stream.
-const DUPLICATE_WINDOW_MIN: Duration = Duration::from_millis(100);
+pub const DUPLICATE_WINDOW_MIN: Duration = Duration::from_millis(100);
 
 /// Where to serve /live and /ready: an address, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,6 +94,8 @@ impl Role {
 fn service_publishes(subjects: &Subjects) -> Vec<String> {
     let mut all = vec![
         format!("{INBOX_PREFIX}.>"),
+        // What the server has in place of the inboxes of other accounts.
+        "_R_.>".to_owned(),
         subjects.event(EventKind::Result, "*"),
         subjects.event(EventKind::Task, "*"),
         subjects.dead("*"),
@@ -135,22 +137,85 @@ fn reads_events(subjects: &Subjects) -> Vec<String> {
     ]
 }
 
-/// A user as nats-server's configuration has it.
-pub(super) fn user(name: &str, key: &str, role: &Role, subjects: &Subjects) -> String {
-    let allowed = |subjects: &[String]| match subjects {
+/// A user of the server: its name, its public key, and what it is there for.
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) key: String,
+    pub(super) role: Role,
+}
+
+impl User {
+    fn is_worker(&self) -> bool {
+        matches!(self.role, Role::Worker | Role::WorkerOf(_))
+    }
+
+    /// A worker has an account of its own. A server publishes an answer, and JetStream an acknowledgment, where the request
+    /// says, and asks nobody; across accounts that place is in the account of the one who asked, and reaches nobody else.
+    fn account(&self) -> String {
+        match self.is_worker() {
+            true => format!("WORKER_{}", self.name),
+            false => ACCOUNT.to_owned(),
+        }
+    }
+
+    /// As nats-server's configuration has it.
+    fn text(&self, subjects: &Subjects) -> String {
+        let Self { name, key, role } = self;
+        let publish = allowed(&role.publishes(subjects));
+        let subscribe = allowed(&role.subscribes(name, subjects));
+        format!(
+            "    {{ # {name}: {role}\n      nkey: {key}\n      permissions: {{\n        publish: {publish}\n        \
+             subscribe: {subscribe}\n      }}\n    }}\n"
+        )
+    }
+}
+
+/// The account of the service.
+const ACCOUNT: &str = "TASKLATCH";
+
+fn allowed(subjects: &[String]) -> String {
+    match subjects {
         // A list without entries would allow all.
         [] => "{ deny: \">\" }".to_owned(),
         some => {
-            let lines: String = some
-                .iter()
-                .map(|one| format!("        \"{one}\"\n"))
-                .collect();
-            format!("{{ allow: [\n{lines}      ] }}")
+            let lines = some.iter().map(|one| format!("          \"{one}\"\n"));
+            format!("{{ allow: [\n{}        ] }}", lines.collect::<String>())
         }
-    };
-    let publish = allowed(&role.publishes(subjects));
-    let subscribe = allowed(&role.subscribes(name, subjects));
-    format!(
-        "  {{ # {name}: {role}\n    nkey: {key}\n    permissions: {{\n      publish: {publish}\n      subscribe: {subscribe}\n    }}\n  }}\n"
-    )
+    }
+}
+
+/// The accounts as nats-server's configuration has them.
+pub(super) fn accounts(users: &[User], subjects: &Subjects) -> String {
+    let (workers, others): (Vec<&User>, Vec<&User>) =
+        users.iter().partition(|user| user.is_worker());
+    let names: Vec<String> = workers.iter().map(|worker| worker.account()).collect();
+    let names = names.join(", ");
+    let of_others: String = others.iter().map(|user| user.text(subjects)).collect();
+    let requests = Role::Worker.publishes(subjects);
+    let requests = requests
+        .iter()
+        .map(|one| format!("    {{ service: \"{one}\", accounts: [{names}] }}\n"));
+    let inboxes = workers.iter().map(|worker| {
+        let (name, account) = (&worker.name, worker.account());
+        format!("    {{ stream: \"{INBOX_PREFIX}.{name}.>\", accounts: [{account}] }}\n")
+    });
+    let exports: String = requests.chain(inboxes).collect();
+    let mut text = format!(
+        "{ACCOUNT} {{\n  jetstream: enabled\n  users: [\n{of_others}  ]\n  exports: [\n{exports}  ]\n}}\n"
+    );
+    for worker in workers {
+        let (name, account) = (&worker.name, worker.account());
+        let requests = worker.role.publishes(subjects);
+        let requests = requests.iter().map(|one| {
+            format!("    {{ service: {{ account: {ACCOUNT}, subject: \"{one}\" }} }}\n")
+        });
+        // Answers to durable reports, which go to a subject that a header names.
+        let inbox = format!(
+            "    {{ stream: {{ account: {ACCOUNT}, subject: \"{INBOX_PREFIX}.{name}.>\" }} }}\n"
+        );
+        let imports: String = requests.chain([inbox]).collect();
+        let user = worker.text(subjects);
+        text += &format!("{account} {{\n  users: [\n{user}  ]\n  imports: [\n{imports}  ]\n}}\n");
+    }
+    text
 }

@@ -6,4 +6,3 @@ mod locks;
 mod opening;
 mod replaced;
 mod rules;
-mod upgrades;

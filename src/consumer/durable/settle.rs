@@ -16,6 +16,7 @@ use super::{ACK_WAIT, CONSUMER};
 use crate::consumer::{Replier, Ticket};
 use crate::health::Health;
 use crate::metrics::Retried;
+use crate::nats::LogPace;
 use crate::streams::{StreamError, Wanted};
 use crate::wire::{Action, Answer, Code, Subjects, header};
 
@@ -224,6 +225,7 @@ pub(super) struct Settler {
     health: Arc<Health>,
     /// Whether the stream is known to hear acknowledgments.
     proof: AtomicU8,
+    unconfirmed: LogPace,
     looking: Mutex<()>,
 }
 
@@ -240,6 +242,7 @@ impl Settler {
             subjects: subjects.clone(),
             health,
             proof: AtomicU8::new(TO_PROVE),
+            unconfirmed: LogPace::default(),
             looking: Mutex::new(()),
         }
     }
@@ -270,8 +273,12 @@ impl Settler {
             }
             Err(error) => {
                 self.proof.store(TO_PROVE, Ordering::Relaxed);
-                let why = format!("{error}; check the permissions on $JS.ACK.>");
-                tracing::warn!(consumer.name = CONSUMER, error = %why, "the report stream confirms no acknowledgment");
+                let why = format!(
+                    "{error}; if the server is not merely busy, check the permissions on $JS.ACK.>"
+                );
+                if self.unconfirmed.is_due() {
+                    tracing::warn!(consumer.name = CONSUMER, error = %why, "the report stream confirms no acknowledgment");
+                }
                 self.health.acknowledgments_failed(&why);
             }
         }

@@ -47,13 +47,16 @@ fn what_is_there_is_kept_and_workers_are_added_to_it() {
     assert!(more.status.success(), "{more:?}");
     let after = files(folder.path());
     for (name, text) in &before {
-        assert!(name == "nats/users.conf" || after[name] == *text, "{name}");
+        assert!(
+            name == "nats/accounts.conf" || after[name] == *text,
+            "{name}"
+        );
     }
     let new: Vec<&str> = (after.keys().map(String::as_str))
         .filter(|name| !before.contains_key(*name))
         .collect();
     assert_eq!(new, ["clients/w2.nk", "clients/w3.nk", "clients/w3.task"]);
-    let users = &after["nats/users.conf"];
+    let users = &after["nats/accounts.conf"];
     assert!(users.contains("# w3: worker of task t-1") && users.contains("# w2: worker\n"));
     // Those that were added stay without being named again.
     assert!(make(folder.path(), &[]).status.success());
@@ -79,7 +82,7 @@ fn only_the_owner_can_read_what_was_made_and_no_seed_is_printed_or_given_to_the_
                 text.starts_with("SU") && !said.contains(text.trim()),
                 "{name}"
             );
-            assert!(!all["nats/users.conf"].contains(text.trim()), "{name}");
+            assert!(!all["nats/accounts.conf"].contains(text.trim()), "{name}");
         }
     }
     for part in ["", "ca", "nats", "service", "clients"] {
@@ -149,7 +152,7 @@ fn a_file_that_is_not_what_it_must_be_is_named_and_left_alone() {
             .status
             .success()
     );
-    let users = std::fs::read_to_string(folder.path().join("nats/users.conf")).unwrap();
+    let users = std::fs::read_to_string(folder.path().join("nats/accounts.conf")).unwrap();
     for (file, text) in [
         ("clients/worker.nk", "not a seed"),
         ("service/service.nk", ""),
@@ -170,7 +173,7 @@ fn a_file_that_is_not_what_it_must_be_is_named_and_left_alone() {
         );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{file}");
         assert_eq!(
-            std::fs::read_to_string(folder.path().join("nats/users.conf")).unwrap(),
+            std::fs::read_to_string(folder.path().join("nats/accounts.conf")).unwrap(),
             users
         );
         match was {

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use async_nats::HeaderMap;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -117,8 +117,14 @@ async fn report_to(user: &User, reply: &str, durable: bool) {
         true => {
             let mut headers = HeaderMap::new();
             headers.insert("Tasklatch-Reply-To", reply);
+            // The acknowledgment of JetStream, which goes to the other one, is not sent by the service at all.
             user.client
-                .publish_with_headers("tasklatch.queue.report.mine", headers, body.into())
+                .publish_with_reply_and_headers(
+                    "tasklatch.queue.report.mine",
+                    reply.to_owned(),
+                    headers,
+                    body.into(),
+                )
                 .await
         }
     };
@@ -143,6 +149,17 @@ async fn nobody_has_the_service_publish_where_they_may_not_by_the_subject_for_th
         ] {
             report_to(&worker, reply, durable).await;
         }
+    }
+    // Nor does it reach the inbox of another by itself.
+    let mut inbox = coordinator.subscribe("_INBOX.coordinator.x").await.unwrap();
+    coordinator.flush().await.unwrap();
+    let body = full_report("mine", "completed").to_string();
+    for subject in ["tasklatch.queue.report.mine", "tasklatch.report.mine"] {
+        let sent =
+            worker
+                .client
+                .publish_with_reply(subject, "_INBOX.coordinator.x", body.clone().into());
+        sent.await.unwrap();
     }
     worker.client.flush().await.unwrap();
     succeeded(
@@ -172,6 +189,8 @@ async fn nobody_has_the_service_publish_where_they_may_not_by_the_subject_for_th
         ids.push(headers.get("ce-id").expect("an event").as_str().to_owned());
     }
     assert_eq!(ids.len(), 2, "the acceptance, once each kind: {ids:?}");
+    let marked = inbox.next().now_or_never();
+    assert!(marked.is_none(), "an answer of another: {marked:?}");
     let (status, log) = service.stop().await;
     assert!(status.success(), "{log}");
 }
