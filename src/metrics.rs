@@ -380,10 +380,12 @@ impl Metrics {
         self.gauges.set(readings, now);
         for &(connection, dropped, server_errors) in &readings.connections {
             let at = connection as usize;
-            self.dropped.0[at].inner().store(dropped, Ordering::Relaxed);
+            self.dropped.0[at]
+                .inner()
+                .fetch_max(dropped, Ordering::Relaxed);
             self.server_errors.0[at]
                 .inner()
-                .store(server_errors, Ordering::Relaxed);
+                .fetch_max(server_errors, Ordering::Relaxed);
         }
         let mut page = String::new();
         // A string takes all that is written to it.

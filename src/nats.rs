@@ -81,7 +81,7 @@ pub struct Happenings {
 pub struct LogPace(Mutex<Option<Instant>>);
 
 impl LogPace {
-    /// Whether it is to be logged now: once in [`LOG_INTERVAL`].
+    /// Whether it is to be logged now: once in five seconds.
     pub fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);

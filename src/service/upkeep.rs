@@ -43,6 +43,9 @@ pub(super) async fn sweep(
         if health.is_log_overlong() {
             // Nothing new is written meanwhile, so that nobody else tries whether the reader is gone.
             have_applied(&work, Command::Fold).await;
+            if ticks == 0 {
+                have_applied(&work, Command::Look).await;
+            }
             continue;
         }
         if health.is_store_in_trouble() {
@@ -72,7 +75,7 @@ pub(super) async fn prune(
         if health.is_log_overlong() {
             continue;
         }
-        let pruned = prune_all(&ledger, &work, keep);
+        let pruned = prune_all(&ledger, &work, keep, &health);
         if let Some(Err(fault)) = stop.run_until_cancelled(pruned).await {
             tracing::warn!(error = %fault, "published changes could not be taken out of the outbox; trying again");
         }
@@ -83,12 +86,13 @@ async fn prune_all(
     ledger: &Ledger,
     work: &mpsc::Sender<Work>,
     keep: Duration,
+    health: &Health,
 ) -> Result<(), Fault> {
     let now = Timestamp::now();
     let before = now.before(keep);
     let mut after = 0;
     while let Some(piece) = ledger.next_piece(after, before, now).await? {
-        if !piece.is_any_old {
+        if !piece.is_any_old || health.is_log_overlong() {
             return Ok(());
         }
         have_applied(
