@@ -60,7 +60,7 @@ async fn of_a_backup_made_under_load_each_report_that_was_answered_before_it_beg
     workers.shutdown().await;
     assert_eq!(
         names(elsewhere.path()),
-        [file.clone()],
+        std::slice::from_ref(&file),
         "nothing else is left"
     );
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
