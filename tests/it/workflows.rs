@@ -91,9 +91,9 @@ fn a_release_has_both_platforms_and_packs_files_that_are_there() {
     );
     let packed = release
         .lines()
-        .find_map(|line| line.trim().strip_prefix("cp target/dist/tasklatch "))
+        .find_map(|line| line.trim().strip_prefix("cp -r target/dist/tasklatch "))
         .unwrap();
     for file in packed.split(' ').filter(|word| !word.starts_with('"')) {
-        assert!(root().join(file).is_file(), "{file}");
+        assert!(root().join(file).exists(), "{file}");
     }
 }
