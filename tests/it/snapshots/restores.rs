@@ -131,7 +131,7 @@ async fn a_snapshot_of_a_restored_ledger_has_the_same_task_lines_byte_for_byte_a
 
 #[tokio::test]
 async fn a_restore_killed_in_the_middle_leaves_an_empty_ledger_or_none_and_can_be_repeated() {
-    const TASKS: usize = 12_000;
+    const TASKS: usize = 5_000;
     let mut stage = Stage::set().await;
     stage.worker.create("t-00000").await;
     let mut report = full_report("t-00000", "completed");
