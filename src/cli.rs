@@ -290,20 +290,27 @@ fn no_runtime(error: &std::io::Error) -> CliError {
 }
 
 impl Shared {
+    /// Sees that answers can come to the inboxes.
+    fn check_inbox(&self) -> Result<(), CliError> {
+        let prefix = self.nats.inbox_prefix.as_deref().unwrap_or("_INBOX");
+        let subjects = &self.service.prefix;
+        if subjects.may_answer_to(prefix) {
+            return Ok(());
+        }
+        Err(CliError::Usage(format!(
+            "--inbox-prefix {prefix} lies under --prefix {}, where the service sends no answers; choose another",
+            subjects.prefix()
+        )))
+    }
+
     /// Connects to NATS for one command.
     async fn connect(
         &self,
         verb: &str,
         on_event: impl Fn(&async_nats::Event) + Send + Sync + 'static,
     ) -> Result<Client, CliError> {
-        let prefix = self.nats.inbox_prefix.as_deref().unwrap_or("_INBOX");
+        self.check_inbox()?;
         let subjects = self.service.prefix.clone();
-        if !subjects.may_answer_to(prefix) {
-            return Err(CliError::Usage(format!(
-                "--inbox-prefix {prefix} lies under --prefix {}, where the service sends no answers; choose another",
-                subjects.prefix()
-            )));
-        }
         let options = self
             .nats
             .connect_options()?

@@ -217,7 +217,23 @@ impl NatsOptions {
     /// # Errors
     /// [`ConfigError`] if options contradict each other, or a file cannot be read.
     pub fn connect_options(&self) -> Result<ConnectOptions, ConfigError> {
-        let options = self.with_tls(self.with_login()?)?;
+        self.with_inbox(self.with_tls(self.with_login()?)?)
+    }
+
+    /// Everything that is wrong with the options and the files that they name, of servers, login, TLS and inbox one each.
+    pub fn faults(&self) -> Vec<ConfigError> {
+        let servers = self.servers().err();
+        // Without another login, that of the servers is looked for.
+        let login = self
+            .with_login()
+            .err()
+            .filter(|login| Some(login) != servers.as_ref());
+        let tls = self.with_tls(ConnectOptions::new()).err();
+        let inbox = self.with_inbox(ConnectOptions::new()).err();
+        [servers, login, tls, inbox].into_iter().flatten().collect()
+    }
+
+    fn with_inbox(&self, options: ConnectOptions) -> Result<ConnectOptions, ConfigError> {
         let Some(prefix) = &self.inbox_prefix else {
             return Ok(options);
         };
@@ -278,7 +294,8 @@ impl NatsOptions {
         }
         if let Some(seed) = &self.nats_nkey {
             let seed = not_empty("--nats-nkey", seed)?.trim().to_owned();
-            if !seed.starts_with("SU") {
+            // Of another kind of key there are seeds too.
+            if !seed.starts_with("SU") || nkeys::KeyPair::from_seed(&seed).is_err() {
                 return Err(ConfigError(
                     "--nats-nkey is no seed of a user NKey, which begins with SU; to read it from a file, write @FILE"
                         .to_owned(),

@@ -100,16 +100,16 @@ pub struct Readings {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    reports: Counters<3>,
-    refusals: Counters<12>,
+    reports: Counters<{ ReportOutcome::ALL.len() }>,
+    refusals: Counters<{ Code::ALL.len() }>,
     reply_duration: [Histogram; Endpoint::ALL.len()],
     batch_commands: Histogram,
     commit_duration: Histogram,
-    events_published: Counters<2>,
+    events_published: Counters<{ EventKind::ALL.len() }>,
     events_taken_for_duplicates: Counter,
-    retries: Counters<3>,
-    dropped: Counters<3>,
-    server_errors: Counters<3>,
+    retries: Counters<{ Retried::ALL.len() }>,
+    dropped: Counters<{ ConnectionName::ALL.len() }>,
+    server_errors: Counters<{ ConnectionName::ALL.len() }>,
     gauges: Gauges,
 }
 
@@ -145,7 +145,7 @@ fn counters<const N: usize>(
 }
 
 impl Gauges {
-    fn register(registry: &mut Registry) -> Self {
+    fn register(registry: &mut Registry, resident: Gauge) -> Self {
         let mut gauge = |name: &str, help: &str| {
             let gauge = Gauge::default();
             registry.register(name, help, gauge.clone());
@@ -198,7 +198,7 @@ impl Gauges {
             events_parked,
             database,
             log,
-            resident: Gauge::default(),
+            resident,
         }
     }
 
@@ -242,6 +242,14 @@ fn reply_durations(registry: &mut Registry) -> [Histogram; Endpoint::ALL.len()] 
 impl Default for Metrics {
     fn default() -> Self {
         let mut all = Registry::default();
+        // A name that every process has, so without our prefix.
+        let resident = Gauge::default();
+        all.register_with_unit(
+            "process_resident_memory",
+            "What the process has in memory",
+            Unit::Bytes,
+            resident.clone(),
+        );
         let registry = all.sub_registry_with_prefix("tasklatch");
         registry.register(
             "build",
@@ -267,12 +275,8 @@ impl Default for Metrics {
             "Events that the event stream took for duplicates though they were never published before",
             events_taken_for_duplicates.clone(),
         );
-        let connection_names = [
-            ConnectionName::Requests.as_str(),
-            ConnectionName::Events.as_str(),
-            ConnectionName::Reports.as_str(),
-        ];
-        let metrics = Self {
+        let connection_names = std::array::from_fn(|at| ConnectionName::ALL[at].as_str());
+        Self {
             reports: counters(
                 registry,
                 "reports",
@@ -319,19 +323,8 @@ impl Default for Metrics {
             batch_commands,
             commit_duration,
             events_taken_for_duplicates,
-            gauges: Gauges::register(registry),
-            registry: Registry::default(),
-        };
-        // A name that every process has, so without our prefix.
-        all.register_with_unit(
-            "process_resident_memory",
-            "What the process has in memory",
-            Unit::Bytes,
-            metrics.gauges.resident.clone(),
-        );
-        Self {
+            gauges: Gauges::register(registry, resident),
             registry: all,
-            ..metrics
         }
     }
 }

@@ -120,6 +120,11 @@ impl Connection {
         self.current.borrow().connects()
     }
 
+    /// The server's `max_payload` in bytes, as it last said.
+    pub fn max_payload(&self) -> usize {
+        self.current.borrow().client.max_payload()
+    }
+
     /// Which client there is, counted from 1.
     pub fn client_number(&self) -> u64 {
         self.current.borrow().number

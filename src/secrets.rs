@@ -113,7 +113,8 @@ struct Folder<'a> {
 }
 
 /// Makes what is missing under `root`: `ca/`, `nats/`, `service/` and `clients/`. `hosts` are the names and addresses that
-/// clients know the server by; `workers` are added to those that are there.
+/// clients know the server by; `workers` are added to those that are there. A certificate of the server that was made here is
+/// made anew for a host that it does not name, and some time before it ends.
 ///
 /// # Errors
 /// [`SecretsError`]; what was made by then stays, and is kept the next time.
@@ -198,6 +199,18 @@ impl Folder<'_> {
         })?;
         self.made.files.push(path);
         Ok(())
+    }
+
+    fn remove(&self, file: &str) -> Result<(), SecretsError> {
+        let path = self.root.join(file);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SecretsError::File {
+                path,
+                action: "removed",
+                source,
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn read_or_make(

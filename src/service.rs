@@ -314,7 +314,7 @@ async fn arrive(
     attendants.spawn(discovery.run(statistics.clone(), served.clone()));
     refuse_other_ledgers(config, connection, &search).await?;
     warn_of_streams(connection, &config.subjects).await;
-    let max_payload = connection.client().max_payload();
+    let max_payload = connection.max_payload();
     if max_payload < MAX_PAYLOAD_USUAL {
         tracing::warn!(
             server.max_payload = max_payload,

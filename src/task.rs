@@ -37,6 +37,12 @@ impl Timestamp {
         Self(self.0.saturating_sub(micros).max(*MICROS_RANGE.start()))
     }
 
+    /// The instant so long after this one, or the last there is.
+    pub fn after(self, time: std::time::Duration) -> Self {
+        let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros).min(*MICROS_RANGE.end()))
+    }
+
     /// Reads RFC 3339 with any offset. Digits past the microsecond are cut off.
     pub fn parse(text: &str) -> Option<Self> {
         let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;

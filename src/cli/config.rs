@@ -46,9 +46,11 @@ fn check(
             "warning: {name} is set and is no variable of an option{hint}"
         ));
     }
-    let servers = shared.nats.addresses().err();
-    let login = servers.or_else(|| shared.nats.connect_options().err());
-    let mut wrong: Vec<CliError> = login.map(CliError::from).into_iter().collect();
+    let faults = shared.nats.faults().into_iter();
+    let mut wrong: Vec<CliError> = faults.map(CliError::from).collect();
+    if wrong.is_empty() {
+        wrong.extend(shared.check_inbox().err());
+    }
     wrong.extend(logging::filter(&options.log, "info").err());
     if let Some(last) = wrong.pop() {
         wrong.iter().for_each(|error| ui.error(error));
@@ -73,7 +75,7 @@ fn show(shared: &Shared, layers: &Layers, ui: &Ui) -> Result<(), CliError> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["OPTION", "VALUE", "FROM"]);
-    for (arg, _) in layers::configurable(&command) {
+    for arg in layers::configurable(&command) {
         let name = arg.get_long().unwrap_or_default();
         let value = value(&arg, matches, shared);
         let from = layers.origin(&arg, matches);
@@ -101,7 +103,9 @@ fn value(arg: &Arg, matches: &ArgMatches, shared: &Shared) -> Option<String> {
     let mut raw = matches.get_raw(id)?;
     let text = raw.next()?.to_string_lossy().into_owned();
     let names_file = text.starts_with('@') && !text.starts_with("@@");
-    Some(match arg.is_hide_env_values_set() && !names_file {
+    // An address with a login in it is refused.
+    let is_secret = arg.is_hide_env_values_set() && id != "otlp_endpoint";
+    Some(match is_secret && !names_file {
         true => "(set)".to_owned(),
         false => text,
     })

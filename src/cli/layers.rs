@@ -2,8 +2,9 @@
 //! file's values are given to clap as defaults, so that the same parser reads a value wherever it comes from.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 
@@ -40,36 +41,20 @@ pub(super) enum LayersError {
 /// Reads a command line, the name of the program in front.
 pub(super) fn parse(args: Vec<OsString>) -> Result<(Cli, Layers), LayersError> {
     let mut command = Cli::command();
-    let file = config_file(&command, &args);
+    let options = configurable(&command);
+    let (file, has_login) = before_the_file(&command, &args);
     let mut settings = Vec::new();
     if let Some(path) = &file {
-        let options = configurable(&command);
-        let known: Vec<FileOption> = options.iter().map(|(arg, _)| file_option(arg)).collect();
-        let (read, errors) = read_file(path, &known);
-        let mut errors: Vec<CliError> = errors.into_iter().map(CliError::from).collect();
-        for setting in read {
-            let arg = options
-                .iter()
-                .map(|(arg, _)| arg)
-                .find(|arg| arg.get_long() == Some(&setting.name));
-            match arg.map(|arg| refused(arg, &setting)) {
-                Some(None) => settings.push(setting),
-                Some(Some(why)) => {
-                    let text = format!("{}:{}: {why}", path.display(), setting.line);
-                    errors.push(CliError::Usage(text));
-                }
-                // What was read is known.
-                None => {}
-            }
-        }
-        if !errors.is_empty() {
-            return Err(LayersError::File(errors));
+        settings = read(path, &options).map_err(LayersError::File)?;
+        if has_login {
+            settings.retain(|setting| !is_login(&setting.name));
         }
         command = with_defaults(command, &settings);
     }
+    let secrets = secrets(&options);
     let mut matches = command
         .try_get_matches_from(args)
-        .map_err(LayersError::Line)?;
+        .map_err(|error| LayersError::Line(without_secret(error, &secrets)))?;
     let layers = Layers {
         matches: matches.clone(),
         file,
@@ -79,29 +64,57 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<(Cli, Layers), LayersError> {
     Ok((cli, layers))
 }
 
-/// Which file is named, before anything else is looked at. A command line that is wrong is told so when it is read.
-fn config_file(command: &Command, args: &[OsString]) -> Option<PathBuf> {
-    let matches = command
-        .clone()
-        .ignore_errors(true)
-        .try_get_matches_from(args)
-        .ok()?;
-    matches.get_one::<PathBuf>(CONFIG).cloned()
+/// Which file is named, and whether flags or variables say how to log in, before anything else is looked at. A command line
+/// that is wrong is told so when it is read.
+fn before_the_file(command: &Command, args: &[OsString]) -> (Option<PathBuf>, bool) {
+    let lenient = command.clone().ignore_errors(true);
+    let Ok(matches) = lenient.try_get_matches_from(args) else {
+        return (None, false);
+    };
+    let options = command.get_arguments();
+    let mut logins = options.filter(|arg| arg.get_long().is_some_and(is_login));
+    let has_login = logins.any(|arg| matches.value_source(arg.get_id().as_str()).is_some());
+    (matches.get_one::<PathBuf>(CONFIG).cloned(), has_login)
 }
 
-/// The options that a file may set, each with the verb that it is of: those of every verb, and those of the service.
-pub(super) fn configurable(command: &Command) -> Vec<(Arg, Option<&'static str>)> {
+/// Whether an option says how to log in. One way of it replaces every other of a layer below.
+fn is_login(name: &str) -> bool {
+    matches!(
+        name,
+        "nats-creds" | "nats-user" | "nats-password" | "nats-token" | "nats-nkey"
+    )
+}
+
+/// What a file sets, or everything that is wrong with it.
+fn read(path: &Path, options: &[Arg]) -> Result<Vec<Setting>, Vec<CliError>> {
+    let known: Vec<FileOption> = options.iter().map(file_option).collect();
+    let (settings, errors) = read_file(path, &known);
+    let mut errors: Vec<CliError> = errors.into_iter().map(CliError::from).collect();
+    for setting in &settings {
+        let mut options = options.iter();
+        let option = options.find(|arg| arg.get_long() == Some(&setting.name));
+        if let Some(why) = option.and_then(|arg| refused(arg, setting)) {
+            let text = format!("{}:{}: {why}", path.display(), setting.line);
+            errors.push(CliError::Usage(text));
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(settings),
+        false => Err(errors),
+    }
+}
+
+/// The options that a file may set: those of every verb, and those of the service.
+pub(super) fn configurable(command: &Command) -> Vec<Arg> {
     let of_all = command.get_arguments().filter(|arg| arg.is_global_set());
     let of_service = command
         .find_subcommand(CONFIGURED_VERB)
         .into_iter()
         .flat_map(Command::get_arguments);
     of_all
-        .map(|arg| (arg.clone(), None))
-        .chain(of_service.map(|arg| (arg.clone(), Some(CONFIGURED_VERB))))
-        .filter(|(arg, _)| {
-            arg.get_env().is_some() && arg.get_long().is_some_and(|long| long != CONFIG)
-        })
+        .chain(of_service)
+        .filter(|arg| arg.get_env().is_some() && arg.get_long().is_some_and(|long| long != CONFIG))
+        .cloned()
         .collect()
 }
 
@@ -120,6 +133,26 @@ fn file_option(arg: &Arg) -> FileOption {
     }
 }
 
+/// How a message names the options whose values it must not show.
+fn secrets(options: &[Arg]) -> Vec<String> {
+    let secret = options.iter().filter(|arg| arg.is_hide_env_values_set());
+    let named = secret.filter_map(|arg| Some(format!("--{} ", arg.get_long()?)));
+    named.collect()
+}
+
+/// A message about a value without the value, if it is of one of these options.
+fn without_secret(mut error: clap::Error, secrets: &[String]) -> clap::Error {
+    if let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg)
+        && secrets.iter().any(|secret| arg.starts_with(secret))
+    {
+        error.insert(
+            ContextKind::InvalidValue,
+            ContextValue::String(SECRET.to_owned()),
+        );
+    }
+    error
+}
+
 /// What the option's own parser has against a value.
 fn refused(arg: &Arg, setting: &Setting) -> Option<String> {
     if matches!(arg.get_action(), ArgAction::SetTrue) {
@@ -136,18 +169,16 @@ fn refused(arg: &Arg, setting: &Setting) -> Option<String> {
         .arg(alone)
         .try_get_matches_from(line)
         .err()?;
-    let text = error.to_string();
+    let secrets = secrets(std::slice::from_ref(arg));
+    let text = without_secret(error, &secrets).to_string();
     // The last lines tell how to ask for help on the command line.
     let lines = text.lines().take_while(|line| !line.is_empty());
     let why = lines.map(str::trim).collect::<Vec<_>>().join(" ");
-    let why = why.strip_prefix("error: ").unwrap_or(&why);
-    Some(match arg.is_hide_env_values_set() {
-        true => why.replace(&setting.value, SECRET),
-        false => why.to_owned(),
-    })
+    Some(why.strip_prefix("error: ").unwrap_or(&why).to_owned())
 }
 
-/// Gives the values to every option of the name, of whatever verb, as long as it is the same one: it has the same variable.
+/// Gives the values to every option of the name, of whatever verb. An option has the variable of its name, so that one name is
+/// one option.
 fn with_defaults(mut command: Command, settings: &[Setting]) -> Command {
     let ids: Vec<(clap::Id, String)> = command
         .get_arguments()
@@ -155,7 +186,6 @@ fn with_defaults(mut command: Command, settings: &[Setting]) -> Command {
             let setting = settings
                 .iter()
                 .find(|setting| arg.get_long() == Some(&setting.name))?;
-            arg.get_env()?;
             Some((arg.get_id().clone(), setting.value.clone()))
         })
         .collect();

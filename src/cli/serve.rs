@@ -14,6 +14,7 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
     // What is wrong with the options is a wrong command, not a fault of the service.
     shared.nats.addresses()?;
     shared.nats.connect_options()?;
+    shared.check_inbox()?;
     let signals = Signals::listen()?;
     signals.exit_on_second(EXIT_FAULT);
     let database = options.database.clone();

@@ -87,9 +87,11 @@ impl FromStr for OtlpEndpoint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim_end_matches('/');
         match text.strip_prefix("http://") {
-            Some(host) if !host.is_empty() => Ok(Self(text.to_owned())),
+            // Whoever has a login for it should not have it go over plain HTTP, nor show in listings.
+            Some(host) if !host.is_empty() && !host.contains('@') => Ok(Self(text.to_owned())),
             _ => Err(ConfigError(
-                "give the address of a collector near by, such as http://127.0.0.1:4318".to_owned(),
+                "give the address of a collector near by without a login, such as http://127.0.0.1:4318"
+                    .to_owned(),
             )),
         }
     }
@@ -249,7 +251,12 @@ pub struct ServeOptions {
     pub http: HttpAddress,
 
     /// Collector of OpenTelemetry that the spans of recorded traces are sent to by OTLP over HTTP [default: none]
-    #[arg(long, env = "TASKLATCH_OTLP_ENDPOINT", value_name = "URL")]
+    #[arg(
+        long,
+        env = "TASKLATCH_OTLP_ENDPOINT",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub otlp_endpoint: Option<OtlpEndpoint>,
 
     /// Serve although a service with another ledger answers under the same prefix: each then sees a part of the requests

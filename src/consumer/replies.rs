@@ -125,7 +125,7 @@ impl Replier {
 
     /// The server's `max_payload` in bytes, as it last said.
     pub fn max_payload(&self) -> usize {
-        self.connection.client().max_payload()
+        self.connection.max_payload()
     }
 
     /// The connection that answers go out on.

@@ -419,8 +419,9 @@ impl Desk {
         }
     }
 
-    /// Takes a changed or new task onto the desk, unless too much waits to be published, the log is too long, or its answer or events would be
-    /// larger than the server carries: that is found out before anything is written (docs/protocol.md, "Limits").
+    /// Takes a changed or new task onto the desk, unless too much waits to be published, the log is too long, or its answer or
+    /// events would be larger than the server carries: that is found out before anything is written (docs/protocol.md,
+    /// "Limits").
     fn keep(
         &mut self,
         key: Key,

@@ -16,8 +16,8 @@ use super::open::{beside, connect_folder};
 /// How long the log may grow before the writer stops to begin it anew, in pages of 4 KiB: 8 MiB.
 const LOG_PAGES_MAX: i64 = 2048;
 
-/// The longest log that is left when it is begun anew, in bytes, as text for SQLite: what a reader made it grow past that is given back to the disk. Twice
-/// the length that it has otherwise.
+/// The longest log that is left when it is begun anew, in bytes, as text for SQLite: what a reader made it grow past that is
+/// given back to the disk. Twice the length that it has otherwise.
 pub(super) const LOG_BYTES_KEPT: &str = "16777216";
 
 /// How long the write-ahead log of a database is, in bytes; 0 if there is none.

@@ -4,12 +4,21 @@
 //! does, and when the server once does not know its login. Neither is a reason for the service to end: what was under way
 //! is lost like with any lost connection, and its senders try again.
 
+use std::time::{Duration, Instant};
+
 use async_nats::connection::State;
 use async_nats::{Client, Message, SubscribeError, Subscriber};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use super::{CONNECT_RETRY, Door};
+
+/// A client that lived no longer is not replaced at once: whoever has clients end one after the other must not keep a core
+/// busy.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// How long it then takes. Good clients wait as long too.
+const SHORT_LIFE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The client of the moment.
 #[derive(Clone, Debug)]
@@ -56,6 +65,7 @@ fn connects_of(client: &Client) -> u64 {
 pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
     loop {
         let client = tell.borrow().client.clone();
+        let begun = Instant::now();
         tokio::select! {
             () = end_of(&client) => {}
             () = tell.closed() => return,
@@ -66,6 +76,9 @@ pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
                 nats.connection = door.name,
                 "the NATS client broke off, most likely over a message that it cannot read; connecting anew"
             );
+        }
+        if begun.elapsed() < SHORT_LIFE {
+            tokio::time::sleep(SHORT_LIFE_PAUSE).await;
         }
         let next = loop {
             match door.enter().await {

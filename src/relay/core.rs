@@ -246,10 +246,9 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
         if relay.is_parked(outgoing.seq, event) {
             continue;
         }
-        let headers = header_map(event.traced_headers(
-            relay.ledger.ledger_id(),
-            relay.connection.client().max_payload(),
-        ));
+        let headers = header_map(
+            event.traced_headers(relay.ledger.ledger_id(), relay.connection.max_payload()),
+        );
         let subject = event.subject(&relay.subjects);
         let begun = Instant::now();
         let published = relay
@@ -265,7 +264,7 @@ async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayErro
                 }
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let limit = relay.connection.client().max_payload();
+                let limit = relay.connection.max_payload();
                 let reason = too_large(event.data.len(), limit, "the NATS server");
                 relay
                     .park(outgoing.seq, event.kind, &event.id(), reason)

@@ -266,9 +266,7 @@ impl IntoStream {
             relay.park(seq, event.kind, &event.id(), reason).await?;
             return Ok(None);
         }
-        let message_max = chain
-            .message_max
-            .min(relay.connection.client().max_payload());
+        let message_max = chain.message_max.min(relay.connection.max_payload());
         let headers = event.traced_headers(relay.ledger.ledger_id(), message_max);
         let message_id = message_id_of(&headers);
         let message = message_of(event, headers, &chain.end);
@@ -279,7 +277,7 @@ impl IntoStream {
                 Ok(Some(ack.into_future()))
             }
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let limit = relay.connection.client().max_payload();
+                let limit = relay.connection.max_payload();
                 let reason = too_large(bytes, limit, "the NATS server");
                 relay.park(seq, event.kind, &event.id(), reason).await?;
                 Ok(None)

@@ -37,8 +37,8 @@ impl EventKind {
 /// What the headers of an event take, roughly, in bytes.
 pub const HEADERS_USUAL_BYTES: usize = 400;
 
-/// At most what the headers of an event or answer take, in bytes, but for those of a trace. They hold the task ID three times (128 each), the
-/// ledger ID twice (64 each) and fixed text of under 400.
+/// At most what the headers of an event or answer take, in bytes, but for those of a trace. They hold the task ID three times
+/// (128 each), the ledger ID twice (64 each) and fixed text of under 400.
 pub const HEADERS_MAX_BYTES: usize = 1024;
 
 /// An event about one revision of a task.

@@ -216,7 +216,49 @@ fn config_check_looks_at_what_belongs_together_at_files_and_at_variables_that_no
             &["--nats-url", "http://a"],
             "invalid scheme for NATS server URL",
         ),
+        (&["--nats-nkey", "SUNOSEED"], "--nats-nkey is no seed"),
+        (
+            &["--inbox-prefix", "a.*"],
+            "--inbox-prefix \"a.*\" is no subject",
+        ),
+        (
+            &["--inbox-prefix", "tasklatch.x"],
+            "lies under --prefix tasklatch",
+        ),
         (&["--log", "tasklatch=loud"], "is no filter"),
+        // And all of them at once.
+        (
+            &[
+                "--nats-url",
+                "http://a",
+                "--nats-user",
+                "me",
+                "--nats-tls-cert",
+                "x",
+                "--inbox-prefix",
+                "a.*",
+            ],
+            "invalid scheme",
+        ),
+        (
+            &["--nats-url", "http://a", "--nats-user", "me"],
+            "needs --nats-password",
+        ),
+        (
+            &["--nats-user", "me", "--nats-tls-cert", "x"],
+            "only go together",
+        ),
+        (
+            &[
+                "--nats-tls-cert",
+                "x",
+                "--inbox-prefix",
+                "a.*",
+                "--log",
+                "tasklatch=loud",
+            ],
+            "is no filter",
+        ),
     ] {
         let mut all = vec!["config", "check"];
         all.extend(arguments);
@@ -244,6 +286,7 @@ fn a_secret_of_the_file_is_shown_by_no_message_no_help_and_no_listing() {
         "nats-url = 'nats://me:hush-hush@127.0.0.1:4222'",
         "nats-url = 'http://me:hush-hush@127.0.0.1:4222'",
         "nats-password = 'hush-hush'\nnats-user = 'me'",
+        "otlp-endpoint = 'http://me:hush-hush@127.0.0.1:4318'",
     ] {
         std::fs::write(&file, line).unwrap();
         for verb in [
@@ -261,6 +304,29 @@ fn a_secret_of_the_file_is_shown_by_no_message_no_help_and_no_listing() {
             assert!(!all.contains("hush-hush"), "{line}: {verb:?}");
         }
     }
+    let endpoint = "http://me:hush-hush@127.0.0.1:4318";
+    for verb in [&["config", "show"][..], &["serve", "--help"], &["serve"]] {
+        let ran = run(&[("TASKLATCH_OTLP_ENDPOINT", endpoint)], verb);
+        let all = ran.stdout + &ran.stderr;
+        assert!(!all.contains("hush-hush"), "{verb:?}: {all}");
+    }
+}
+
+#[test]
+fn false_in_the_environment_wins_over_true_in_the_file_and_one_way_to_log_in_over_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasklatch.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, "durable-reports = true\nnats-token = '@/nowhere'\n").unwrap();
+    let off = [("TASKLATCH_DURABLE_REPORTS", "false")];
+    let shown = shown(&off, &["--config", path]);
+    let origin = "environment TASKLATCH_DURABLE_REPORTS".to_owned();
+    assert_eq!(of(&shown, "durable-reports"), ("false".to_owned(), origin));
+    let ran = run(&[], &["config", "check", "--config", path]);
+    assert_eq!(ran.code, 2, "the file's own login is looked at");
+    let login = ["config", "check", "--config", path, "--nats-user", "me"];
+    let ran = run(&[("TASKLATCH_NATS_PASSWORD", "x")], &login);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
 #[test]
@@ -286,7 +352,10 @@ fn the_page_on_configuration_has_every_option_with_its_variable_and_its_default(
             format!("--{name} {variable} {default}")
         })
         .collect();
-    assert_eq!(rows, expected);
+    assert_eq!(
+        rows, expected,
+        "docs/configuration.md needs a row for each option, in this order: option, variable, default, meaning"
+    );
 }
 
 #[test]
@@ -312,6 +381,18 @@ fn the_file_for_a_machine_of_its_own_sets_only_what_there_is_and_the_unit_starts
         words[1..],
         ["serve", "--config", "/etc/tasklatch/tasklatch.toml"]
     );
+    // The files that the service itself cannot read are handed to it.
+    for name in ["nats-nkey", "nats-tls-ca"] {
+        let path = of(&shown, name).0.trim_start_matches('@').to_owned();
+        let credential = path.rsplit('/').next().unwrap();
+        assert!(
+            unit.contains(&format!("\nLoadCredential={credential}:{path}\n")),
+            "{name}"
+        );
+        let variable = format!("TASKLATCH_{}=", name.to_uppercase().replace('-', "_"));
+        assert!(unit.contains(&variable), "{variable}");
+        assert!(unit.contains(&format!("%d/{credential}")), "{name}");
+    }
     let ran = run(
         &[],
         &["config", "check", "--config", file.to_str().unwrap()],

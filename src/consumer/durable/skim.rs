@@ -1,8 +1,8 @@
 //! Reports whose headers or subject cannot be read.
 //!
-//! The server keeps any bytes as headers and in subjects. async-nats gives a connection up over some, and its client ends over others, and so the
-//! report that has them would cost the connection each time that it is delivered. Such a report is found by way of the server's API, which hands out
-//! its bytes as text, and is set aside.
+//! The server keeps any bytes as headers and in subjects. async-nats gives a connection up over some, and its client ends
+//! over others, and so the report that has them would cost the connection each time that it is delivered. Such a report is
+//! found by way of the server's API, which hands out its bytes as text, and is set aside.
 
 use std::ops::RangeInclusive;
 
@@ -21,8 +21,8 @@ use super::{ACK_PENDING_MAX, CONSUMER};
 use crate::streams::JETSTREAM_WITHIN;
 use crate::wire::{Answer, Code, Refusal, StreamKind, Subjects};
 
-/// Sets aside the reports with an unreadable subject or headers among those that were delivered and are not settled. Over a connection
-/// that gets none of them as they are.
+/// Sets aside the reports with an unreadable subject or headers among those that were delivered and are not settled. Over a
+/// connection that gets none of them as they are.
 pub(super) async fn skim(client: &Client, subjects: &Subjects) -> Result<(), async_nats::Error> {
     let context = ContextBuilder::new()
         .timeout(JETSTREAM_WITHIN)

@@ -7,6 +7,9 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use tasklatch::task::Timestamp;
+use tasklatch::wire::Subjects;
+
 use crate::support::BINARY;
 
 fn make(folder: &Path, options: &[&str]) -> Output {
@@ -61,6 +64,44 @@ fn what_is_there_is_kept_and_workers_are_added_to_it() {
     // Those that were added stay without being named again.
     assert!(make(folder.path(), &[]).status.success());
     assert_eq!(files(folder.path()), after);
+}
+
+/// What of the server's certificate is there, after making secrets at a time.
+fn certificate(folder: &Path, hosts: &[&str], now: Timestamp) -> [String; 3] {
+    let subjects = Subjects::new("tasklatch").unwrap();
+    let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+    tasklatch::secrets::make(folder, &subjects, &hosts, &[], now).unwrap();
+    let files = files(folder);
+    ["nats/server.pem", "nats/server.key", "ca/ca.pem"].map(|name| files[name].clone())
+}
+
+#[test]
+fn a_certificate_is_made_anew_for_another_host_and_before_it_ends_unless_it_is_of_another_ca() {
+    let folder = tempfile::tempdir().unwrap();
+    let day =
+        |day: i64| Timestamp::from_micros(2_000_000_000_000_000 + day * 86_400_000_000).unwrap();
+    let first = certificate(folder.path(), &["a.example"], day(0));
+    assert_eq!(certificate(folder.path(), &["a.example"], day(764)), first);
+    assert_eq!(certificate(folder.path(), &["localhost"], day(1)), first);
+    let other = certificate(folder.path(), &["b.example"], day(1));
+    assert!(other[0] != first[0] && other[1] != first[1] && other[2] == first[2]);
+    assert_eq!(
+        certificate(folder.path(), &["a.example", "b.example"], day(765)),
+        other
+    );
+    let renewed = certificate(folder.path(), &[], day(766));
+    assert!(renewed[0] != other[0] && renewed[2] == first[2]);
+    assert_eq!(
+        certificate(folder.path(), &["a.example", "b.example"], day(767)),
+        renewed
+    );
+    // One whose making was interrupted.
+    std::fs::remove_file(folder.path().join("nats/server.pem")).unwrap();
+    let whole = certificate(folder.path(), &[], day(767));
+    assert!(whole[0] != renewed[0] && whole[1] != renewed[1]);
+    std::fs::write(folder.path().join("nats/server.pem"), "of another CA").unwrap();
+    let foreign = certificate(folder.path(), &["c.example"], day(5_000));
+    assert_eq!(foreign[0], "of another CA");
 }
 
 #[test]

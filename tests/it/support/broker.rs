@@ -31,6 +31,36 @@ pub fn binary() -> PathBuf {
     path
 }
 
+/// Runs a server, which is killed when the child is dropped, and gives its port once it is ready.
+pub(super) async fn run(command: &mut Command) -> (Child, u16) {
+    let mut child = command
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let ready = async {
+        let (mut port, mut seen) = (0, String::new());
+        while let Some(line) = log.next_line().await.unwrap() {
+            if let Some((_, address)) = line.split_once("Listening for client connections on ") {
+                port = address.rsplit(':').next().unwrap().trim().parse().unwrap();
+            }
+            if line.contains("Server is ready") {
+                return port;
+            }
+            seen += &line;
+            seen.push('\n');
+        }
+        panic!("nats-server ended before it was ready:\n{seen}");
+    };
+    let port = timeout(DEADLINE, ready)
+        .await
+        .expect("nats-server is ready in time");
+    // The pipe must not fill up.
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    (child, port)
+}
+
 impl Broker {
     /// Starts a server without JetStream.
     pub async fn start() -> Self {
@@ -73,35 +103,13 @@ impl Broker {
     }
 
     async fn spawn(&mut self, port: i32) {
-        let mut child = Command::new(binary())
+        let mut command = Command::new(binary());
+        command
             .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-sd"])
             .arg(self.store.path())
-            .args(&self.options)
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = async {
-            let mut seen = String::new();
-            while let Some(line) = log.next_line().await.unwrap() {
-                seen.push_str(&line);
-                seen.push('\n');
-                if let Some((_, address)) = line.split_once("Listening for client connections on ")
-                {
-                    self.port = address.rsplit(':').next().unwrap().trim().parse().unwrap();
-                }
-                if line.contains("Server is ready") {
-                    return;
-                }
-            }
-            panic!("nats-server ended before it was ready:\n{seen}");
-        };
-        timeout(DEADLINE, ready)
-            .await
-            .expect("nats-server is ready in time");
-        // The pipe must not fill up.
-        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+            .args(&self.options);
+        let (child, port) = run(&mut command).await;
+        self.port = port;
         self.child = child;
     }
 

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use async_nats::{ConnectOptions, Event};
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::broker::binary;
+use super::broker::{binary, run};
 use super::{BINARY, DEADLINE, Service};
 
 /// A running secured server. It is killed when this is dropped.
@@ -39,30 +38,11 @@ impl Secured {
         let made = make.output().await.unwrap();
         assert!(made.status.success(), "{made:?}");
         std::fs::write(folder.path().join("nats.conf"), config()).unwrap();
-        let mut child = Command::new(binary())
+        let mut server = Command::new(binary());
+        server
             .args(["--config", "nats.conf", "--store_dir", "store"])
-            .current_dir(folder.path())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = async {
-            let (mut port, mut seen) = (0, String::new());
-            while let Some(line) = log.next_line().await.unwrap() {
-                if let Some((_, address)) = line.split_once("Listening for client connections on ")
-                {
-                    port = address.rsplit(':').next().unwrap().trim().parse().unwrap();
-                }
-                if line.contains("Server is ready") {
-                    return port;
-                }
-                seen += &line;
-            }
-            panic!("nats-server ended before it was ready: {seen}");
-        };
-        let port = timeout(DEADLINE, ready).await.expect("a server in time");
-        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+            .current_dir(folder.path());
+        let (child, port) = run(&mut server).await;
         Self {
             _child: child,
             port,
