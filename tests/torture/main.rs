@@ -34,6 +34,8 @@ mod answers;
 mod archive;
 mod checks;
 mod model;
+#[path = "../it/support/port.rs"]
+mod port;
 mod proxy;
 mod stage;
 mod troubles;

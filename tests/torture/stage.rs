@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Options;
 use crate::answers::{ASKED_MANY, answer_of, ask_many, count_answers};
 use crate::model::{Dice, Failure, Shared, count, holds};
+use crate::port::free_port;
 use crate::proxy::{Mode, Proxy};
 
 /// Whether the service makes the event stream and publishes into it. Until it does, the suite makes the stream, plain
@@ -74,7 +75,7 @@ impl Broker {
         let child = Command::new("true").kill_on_drop(true).spawn().unwrap();
         let mut broker = Self {
             child,
-            port: 0,
+            port: free_port(),
             folder: folder.to_owned(),
         };
         broker.spawn(MAX_PAYLOAD).await;
@@ -91,7 +92,7 @@ impl Broker {
             "no nats-server at {}: run `make setup` first",
             binary.display()
         );
-        let port = if self.port == 0 { -1 } else { self.port.into() };
+        let port = self.port;
         let config = self.folder.join("nats.conf");
         let store = self.folder.display();
         let text = format!(
@@ -111,10 +112,6 @@ impl Broker {
             while let Some(line) = log.next_line().await.unwrap() {
                 seen.push_str(&line);
                 seen.push('\n');
-                if let Some((_, address)) = line.split_once("Listening for client connections on ")
-                {
-                    self.port = address.rsplit(':').next().unwrap().trim().parse().unwrap();
-                }
                 if line.contains("Server is ready") {
                     return;
                 }

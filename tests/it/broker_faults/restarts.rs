@@ -179,7 +179,7 @@ async fn nats_server_killed_and_restarted_again_and_again_under_load_loses_no_ev
         // Core NATS drops what it holds for a subscriber when it dies. That is not what this is about: let it pass on what
         // it has of the service first.
         signal(stage.service.pid(), "STOP").await;
-        stage.broker.until_all_is_read().await;
+        stage.broker.until_all_is_dealt_with().await;
         for _ in 0..3 {
             witnesses.last().unwrap().round_trip().await;
         }

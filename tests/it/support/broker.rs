@@ -7,6 +7,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::port::free_port;
 use super::{DEADLINE, eventually};
 
 /// A running nats-server. It is killed when this is dropped.
@@ -78,14 +79,14 @@ impl Broker {
         let file = broker.store.path().join("nats.conf");
         std::fs::write(&file, config).unwrap();
         broker.options = vec!["-c".to_owned(), file.display().to_string()];
-        broker.spawn(-1).await;
+        broker.spawn().await;
         broker
     }
 
     /// Starts a server with more options.
     pub async fn start_with(options: &[&str]) -> Self {
         let mut broker = Self::prepare(options);
-        broker.spawn(-1).await;
+        broker.spawn().await;
         broker
     }
 
@@ -96,21 +97,19 @@ impl Broker {
         let options = options.iter().map(|&option| option.to_owned()).collect();
         Self {
             child,
-            port: 0,
+            port: free_port(),
             options,
             store,
         }
     }
 
-    async fn spawn(&mut self, port: i32) {
+    async fn spawn(&mut self) {
         let mut command = Command::new(binary());
         command
-            .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-sd"])
+            .args(["-a", "127.0.0.1", "-p", &self.port.to_string(), "-sd"])
             .arg(self.store.path())
             .args(&self.options);
-        let (child, port) = run(&mut command).await;
-        self.port = port;
-        self.child = child;
+        (self.child, _) = run(&mut command).await;
     }
 
     /// Where it listens.
@@ -127,11 +126,12 @@ impl Broker {
             .unwrap()
     }
 
-    /// Waits until the server has read all that its clients have sent: with a client that stands still, nothing of it is on
-    /// its way any more.
-    pub async fn until_all_is_read(&self) {
+    /// Waits until the server has read all that its clients have sent, and has gone to sleep over it: with a client that
+    /// stands still, nothing of it is on its way any more, neither in a socket nor in the server.
+    pub async fn until_all_is_dealt_with(&self) {
         let port = format!(":{:04X}", self.port);
-        eventually("the server has read what was sent", async || {
+        let threads = format!("/proc/{}/task", self.pid());
+        eventually("the server has dealt with what was sent", async || {
             let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
             let on_the_way = sockets.lines().skip(1).any(|socket| {
                 let fields: Vec<_> = socket.split_whitespace().collect();
@@ -142,7 +142,8 @@ impl Broker {
                 fields[3] == "01"
                     && ((to.ends_with(&port) && !empty(unsent)) || (from_server && !empty(unread)))
             });
-            (!on_the_way).then_some(())
+            // Only then its threads: what was read before may still be in the hands of one of them.
+            (!on_the_way && all_sleep(&threads)).then_some(())
         })
         .await;
     }
@@ -154,7 +155,7 @@ impl Broker {
 
     /// Starts it again, on the same port and the same files.
     pub async fn restart(&mut self) {
-        self.spawn(self.port.into()).await;
+        self.spawn().await;
     }
 
     /// Starts it again with another configuration file.
@@ -180,6 +181,18 @@ impl Broker {
     pub fn pid(&self) -> u32 {
         self.child.id().unwrap()
     }
+}
+
+/// Whether no thread of a process has anything to do, by its folder of threads under `/proc`.
+fn all_sleep(threads: &str) -> bool {
+    std::fs::read_dir(threads).unwrap().all(|thread| {
+        // One that has ended meanwhile does nothing either.
+        let text = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+        // The state comes after the name, which is in parentheses.
+        text.map_or(true, |text| {
+            text.rsplit_once(") ").unwrap().1.starts_with('S')
+        })
+    })
 }
 
 /// Makes a folder the copy of another.

@@ -8,6 +8,7 @@ mod burst;
 mod load;
 mod observer;
 mod outside;
+mod port;
 mod secured;
 mod service;
 pub mod stage;
