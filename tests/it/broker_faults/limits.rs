@@ -71,7 +71,8 @@ async fn twenty_thousand_requests_while_the_store_is_locked_are_each_answered_in
             Some(other) => panic!("{other}: {body}"),
             None => done += 1,
         }
-        if let (true, Some(mut outside)) = (unavailable > 0, held.take_if(|_| unavailable > 0)) {
+        // On a slow machine the first are given up before the last are sent.
+        if let Some(mut outside) = held.take_if(|_| overloaded > 0 && unavailable > 0) {
             outside.release().await;
         }
     }
