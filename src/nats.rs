@@ -110,8 +110,9 @@ impl Connection {
         }
     }
 
-    /// The client of the moment. It may end, and then there is another.
-    pub fn client(&self) -> Client {
+    /// The client of the moment. It may end, and then there is another. Shared, since each answer and each event asks for it,
+    /// and a copy of a client costs many times as much.
+    pub fn client(&self) -> Arc<Client> {
         self.current.borrow().client.clone()
     }
 
@@ -313,7 +314,7 @@ pub enum RoundTripError {
 pub struct RoundTrip {
     connection: Connection,
     /// The one that subscribed.
-    client: Client,
+    client: Arc<Client>,
     inbox: String,
     echoes: Subscriber,
     sent: u64,

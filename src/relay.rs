@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Client;
 use backon::BackoffBuilder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -200,7 +201,7 @@ impl Publisher {
             Way::Core => Self::Core(Box::new(core::Core::new(&relay.connection).await?)),
             Way::Stream(wanted) => {
                 let committed = *relay.committed.borrow();
-                let client = relay.connection.client();
+                let client = Client::clone(&relay.connection.client());
                 let wanted = (**wanted).clone();
                 Self::Stream(Box::new(stream::IntoStream::new(client, wanted, committed)))
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_nats::Client;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -369,7 +370,7 @@ async fn refuse_other_ledgers(
 /// A stream that covers a request subject answers every request first, with an acknowledgment that a client may take for
 /// ours.
 async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
-    let mut jetstream = async_nats::jetstream::new(connection.client());
+    let mut jetstream = async_nats::jetstream::new(Client::clone(&connection.client()));
     jetstream.set_timeout(JETSTREAM_WITHIN);
     for endpoint in Endpoint::ALL {
         let subject = subjects.of(endpoint);

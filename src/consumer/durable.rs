@@ -13,6 +13,7 @@ mod skim;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use async_nats::jetstream::context::ContextBuilder;
@@ -172,7 +173,7 @@ impl DurableReports {
     async fn begin(&self) -> Result<(Pull, Arc<Origin>, Arc<Settler>), DurableError> {
         let context = ContextBuilder::new()
             .timeout(JETSTREAM_WITHIN)
-            .build(self.connection.client());
+            .build(Client::clone(&self.connection.client()));
         let settler = Settler::new(context.clone(), &self.subjects, self.health.clone());
         let stream = self.reports.ensure(&context).await?.stream;
         settler.ensure_dead().await?;

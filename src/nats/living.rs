@@ -4,6 +4,7 @@
 //! does, and when the server once does not know its login. Neither is a reason for the service to end: what was under way
 //! is lost like with any lost connection, and its senders try again.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
@@ -23,7 +24,7 @@ const SHORT_LIFE_PAUSE: Duration = Duration::from_millis(20);
 /// The client of the moment.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
-    pub(super) client: Client,
+    pub(super) client: Arc<Client>,
     /// How often those before it had connected.
     connects_before: u64,
     is_alive: bool,
@@ -34,7 +35,7 @@ pub(super) struct Current {
 impl Current {
     pub(super) fn first(client: Client) -> Self {
         Self {
-            client,
+            client: Arc::new(client),
             connects_before: 0,
             is_alive: true,
             number: 1,
@@ -92,7 +93,7 @@ pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
         tell.send_modify(|current| {
             *current = Current {
                 connects_before: current.connects(),
-                client: next,
+                client: Arc::new(next),
                 is_alive: true,
                 number: current.number + 1,
             };
