@@ -13,6 +13,7 @@ use nkeys::KeyPair;
 
 use crate::task::Timestamp;
 use crate::wire::Subjects;
+use crate::wire::limits::TASK_ID_BYTES;
 
 use roles::User;
 
@@ -53,6 +54,12 @@ pub enum SecretsError {
         "{0:?} is no name for a worker: use up to {NAME_CHARS} of A-Z a-z 0-9 _ -, and none of service, coordinator and observer"
     )]
     Name(String),
+    /// What a worker shall be narrowed to is no task.
+    #[error(
+        "{0:?} is no task ID, which a worker is narrowed to by NAME=TASK_ID: use up to {limit} of A-Z a-z 0-9 _ -",
+        limit = TASK_ID_BYTES
+    )]
+    TaskId(String),
     /// A key or certificate.
     #[error("no {what} could be made: {why}")]
     Make {
@@ -74,16 +81,15 @@ impl NewWorker {
     /// A worker of this name; with a task ID it may report on that task and do nothing else.
     ///
     /// # Errors
-    /// [`SecretsError::Name`] for a name that is no single subject token or belongs to another role, and for what is no task ID.
+    /// [`SecretsError::Name`] for a name that is no single subject token or belongs to another role,
+    /// [`SecretsError::TaskId`] for what is no task ID.
     pub fn new(name: &str, task_id: Option<&str>) -> Result<Self, SecretsError> {
         let taken = ["service", "coordinator", "observer"].contains(&name);
         if taken || !is_word(name, NAME_CHARS) {
             return Err(SecretsError::Name(name.to_owned()));
         }
         match task_id {
-            Some(id) if !is_word(id, crate::wire::limits::TASK_ID_BYTES) => {
-                Err(SecretsError::Name(format!("{name}={id}")))
-            }
+            Some(id) if !is_word(id, TASK_ID_BYTES) => Err(SecretsError::TaskId(id.to_owned())),
             task_id => Ok(Self {
                 name: name.to_owned(),
                 task_id: task_id.map(str::to_owned),

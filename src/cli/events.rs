@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::since::{Since, parse_since};
+use super::text::counted;
 use super::{DatabaseOption, Shared, Ui};
 use crate::config::EventsMode;
 use crate::ledger::{FaultKind, OpenError, Parked};
@@ -161,17 +162,19 @@ fn tell_sent(sent: Sent, ui: &Ui) -> Result<(), CliError> {
     }
     if *refused > 0 {
         return Err(CliError::NotNow(format!(
-            "the stream lacks {refused} events and remembers their IDs"
+            "the stream lacks {} and remembers the IDs",
+            counted(*refused, "event")
         ))
         .hinted("send the same again once its duplicate window is over"));
     }
     match too_large.len() {
         0 => Ok(()),
-        count => Err(
-            CliError::Fault(format!("{count} events are still too large")).hinted(
+        count => {
+            let events = counted(count as u64, "event");
+            Err(CliError::Fault(format!("still too large: {events}")).hinted(
                 "raise the server's max_payload or the stream's maximum, and send the same again",
-            ),
-        ),
+            ))
+        }
     }
 }
 

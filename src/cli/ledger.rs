@@ -10,6 +10,7 @@ use serde_json::json;
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::events::{EventsOption, find_stream, in_words};
 use super::signals::Signals;
+use super::text::counted;
 use super::{DatabaseOption, Shared, Ui, parse_duration};
 use crate::config::EventsMode;
 use crate::operate::{self, BackedUp, BackupError, Verified};
@@ -106,10 +107,12 @@ async fn prune(options: &PruneOptions, ui: &Ui) -> Result<(), CliError> {
             ui.print(json!({"tasks": tasks, "pruned": pruned, "before": before}))
         }
         (false, true) => ui.print(format_args!(
-            "pruned {tasks} tasks last changed before {before}; new tasks use their room, and a backup is the file without it"
+            "pruned {} last changed before {before}; new tasks use their room, and a backup is the file without it",
+            counted(tasks, "task")
         )),
         (false, false) => ui.print(format_args!(
-            "{tasks} tasks last changed before {before} would go; nothing was changed, --yes lets them go, with the service stopped"
+            "{} last changed before {before} would go; nothing was changed, --yes lets them go, with the service stopped",
+            counted(tasks, "task")
         )),
     }
 }
@@ -140,7 +143,8 @@ async fn backup(options: &BackupOptions, ui: &Ui) -> Result<(), CliError> {
             "ledger_id": ledger_id,
         })),
         false => ui.print(format_args!(
-            "backed up {tasks} tasks of ledger {ledger_id} to {file}, {bytes} bytes; all rules hold in it"
+            "backed up {} of ledger {ledger_id} to {file}, {bytes} bytes; all rules hold in it",
+            counted(tasks, "task")
         )),
     }
 }
@@ -189,9 +193,11 @@ fn tell(verified: &Verified, ui: &Ui) -> Result<(), CliError> {
         }))?;
     } else if broken.is_empty() {
         let events = events.map_or_else(String::new, |count| {
-            format!(", and {count} published events were looked for in the stream")
+            let events = counted(count, "published event");
+            format!(", and {events} looked for in the stream")
         });
-        ui.print(format_args!("all rules hold: {tasks} tasks{events}"))?;
+        let tasks = counted(*tasks, "task");
+        ui.print(format_args!("all rules hold: {tasks}{events}"))?;
     } else {
         for broken in broken {
             let offenders = broken.offenders.join(", ");

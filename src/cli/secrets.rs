@@ -86,7 +86,7 @@ pub(super) fn run(command: SecretsCommand, shared: &Shared, ui: &Ui) -> Result<(
 
 fn in_words(error: SecretsError) -> CliError {
     match error {
-        SecretsError::Name(_) => CliError::Usage(error.to_string()),
+        SecretsError::Name(_) | SecretsError::TaskId(_) => CliError::Usage(error.to_string()),
         error => CliError::Fault(error.to_string()),
     }
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::error::{CliError, EXIT_CODES_HELP, EXIT_FAULT};
 use super::signals::Signals;
+use super::text::counted;
 use super::{DatabaseOption, Ui, on_all_cores};
 use crate::ledger::OpenError;
 use crate::snapshot::{self, Pending, Restored, SnapshotError, SnapshotFile, Summary};
@@ -220,11 +221,6 @@ fn what_of_events(count: u64, pending: Pending) -> String {
 fn counts(summary: &Summary) -> String {
     let events = counted(summary.unpublished_events, "unpublished event");
     format!("{} and {events}", counted(summary.tasks, "task"))
-}
-
-fn counted(count: u64, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 fn is_dash(path: &Path) -> bool {

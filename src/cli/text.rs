@@ -2,6 +2,12 @@
 
 use crate::task::Timestamp;
 
+/// So many of something, whose name takes an s where it is not one.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// Text of strangers for a terminal: what a terminal would act on, or what turns the reading order around, is shown as
 /// its code instead. Line breaks are among it.
 pub(super) fn visible(text: &str) -> String {

@@ -145,7 +145,7 @@ async fn every_command_of_the_page_works_in_its_order_on_a_machine_of_its_own() 
         "{\"ready\":true",
         "tasklatch_reports_total{outcome=\"accepted\"} 1",
         "tasklatch_reports_total{outcome=\"replayed\"} 1",
-        "all rules hold: 1 tasks",
+        "all rules hold: 1 task",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }

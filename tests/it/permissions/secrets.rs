@@ -182,6 +182,9 @@ fn names_that_no_worker_can_have_are_refused_and_nothing_is_made() {
         let made = make(&root, &["--worker", bad]);
         assert_eq!(made.status.code(), Some(2), "{bad}: {made:?}");
         assert!(!root.exists(), "{bad}");
+        let said = String::from_utf8(made.stderr).unwrap();
+        let is_task = bad.contains('=');
+        assert_eq!(said.contains("is no task ID"), is_task, "{bad}: {said}");
     }
 }
 

@@ -224,7 +224,7 @@ async fn while_a_service_runs_nothing_is_pruned_and_it_is_said_who_holds_the_led
         .await;
     let (code, stdout, _) = prune(&stage.database(), &[]).await;
     assert_eq!(code, 0);
-    assert!(stdout.starts_with("1 tasks"), "{stdout}");
+    assert!(stdout.starts_with("1 task"), "{stdout}");
     let (code, _, stderr) = prune(&stage.database(), &["--yes"]).await;
     assert_eq!(code, 2, "{stderr}");
     let holder = format!("process ID {}", stage.service.pid());
