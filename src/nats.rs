@@ -110,8 +110,8 @@ impl Connection {
         }
     }
 
-    /// The client of the moment. It may end, and then there is another. Shared, since each answer and each event asks for it,
-    /// and a copy of a client costs many times as much.
+    /// The client of the moment. It may end, and then there is another. Shared and not copied, since each answer and each event
+    /// asks for it.
     pub fn client(&self) -> Arc<Client> {
         self.current.borrow().client.clone()
     }
