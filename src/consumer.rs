@@ -8,11 +8,12 @@ pub mod applier;
 pub mod discovery;
 pub mod durable;
 mod replies;
+mod reply_bytes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::Message;
-use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,6 +35,12 @@ pub const QUEUE_GROUP: &str = "tasklatch";
 /// How many bytes of requests are in hand at most. Each may have up to the server's `max_payload`, so their number alone
 /// bounds nothing.
 const IN_HAND_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long the server may take to confirm that a subscription has ended.
+const END_WITHIN: Duration = Duration::from_secs(4);
+
+/// How long a reply to an abandoned read may take.
+const ABANDONED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How many requests are read at once. Their answers may be as large as the server's `max_payload`, however small the
 /// requests are.
@@ -72,8 +79,16 @@ pub struct Consumer {
     /// How many of them are read or answered at once.
     reading: Arc<Semaphore>,
     health: Arc<Health>,
-    /// Ends reads whose answers cannot be sent.
+    /// Ends reads that the store keeps waiting, and replies whose connection stands still.
     abandon: CancellationToken,
+}
+
+/// What came of a read beside the applier.
+enum Read {
+    /// The reply.
+    Reply(Answer),
+    /// The task's deadline has come, which the applier must write first.
+    Due(Command),
 }
 
 /// How much is in hand.
@@ -119,14 +134,13 @@ impl InHand {
 }
 
 impl Consumer {
-    /// A consumer that takes on up to `max_in_hand` requests at once. `abandon` ends reads that cannot be answered.
+    /// A consumer that takes on up to `max_in_hand` requests at once.
     pub fn new(
         ledger: Ledger,
         replier: Replier,
         work: mpsc::Sender<Work>,
         max_in_hand: usize,
         health: Arc<Health>,
-        abandon: CancellationToken,
     ) -> Self {
         let in_hand = InHand::new(max_in_hand, IN_HAND_BYTES_MAX);
         Self {
@@ -138,13 +152,19 @@ impl Consumer {
             reads: TaskTracker::new(),
             reading: Arc::new(Semaphore::new(READS_MAX)),
             health,
-            abandon,
+            abandon: CancellationToken::new(),
         }
     }
 
     /// Takes the messages of one endpoint until `drain` is cancelled; then those that the server has sent already, and
     /// ends.
-    pub async fn take(self, endpoint: Endpoint, mut messages: Lasting, drain: CancellationToken) {
+    pub async fn take(
+        self,
+        endpoint: Endpoint,
+        connection: Connection,
+        mut messages: Lasting,
+        drain: CancellationToken,
+    ) {
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,
@@ -152,11 +172,12 @@ impl Consumer {
             };
             self.accept(endpoint, message).await;
         }
-        let mut messages = messages.into_messages();
-        if messages.drain().await.is_ok() {
-            while let Some(message) = messages.next().await {
-                self.accept(endpoint, message).await;
-            }
+        let mut ending = messages.end(&connection, END_WITHIN).await;
+        while let Some(message) = ending.next().await {
+            self.accept(endpoint, message).await;
+        }
+        if let Err(error) = ending.proved() {
+            tracing::warn!(endpoint = endpoint.name(), error = %error, "the NATS server did not confirm that a subscription has ended");
         }
     }
 
@@ -173,6 +194,12 @@ impl Consumer {
     /// Waits until the reads that were begun have been answered.
     pub async fn finish_reads(&self) {
         self.reads.close();
+        self.reads.wait().await;
+    }
+
+    /// Replies `unavailable` to the reads that are not done, and waits until that is sent, or cannot be.
+    pub async fn abandon_reads(&self) {
+        self.abandon.cancel();
         self.reads.wait().await;
     }
 
@@ -200,10 +227,13 @@ impl Consumer {
             Err(refusal) => self.refuse(ticket, &refusal).await,
             Ok(Request::Change(change)) => self.change(change, ticket).await,
             Ok(Request::Get(selector)) => {
-                self.read(|consumer| async move { consumer.get(selector, ticket).await });
+                self.read(
+                    ticket,
+                    |consumer| async move { consumer.get(selector).await },
+                );
             }
             Ok(Request::List(query)) => {
-                self.read(|consumer| async move { consumer.list(query, ticket).await });
+                self.read(ticket, |consumer| async move { consumer.list(query).await });
             }
         }
     }
@@ -213,7 +243,10 @@ impl Consumer {
             ticket.name_task(selector);
         }
         match self.recall(&change) {
-            Some(applied) => self.replier.send(ticket, answer_to(Ok(applied))).await,
+            Some(applied) => {
+                let applied = self.replier.hold(&mut ticket, Ok(applied));
+                self.replier.send(ticket, answer_to(applied)).await;
+            }
             None => {
                 let command = match ticket.trace.clone() {
                     Some(trace) => Command::Traced(change, trace),
@@ -234,18 +267,44 @@ impl Consumer {
         }
     }
 
-    /// Reads beside the applier.
-    fn read<F: Future<Output = ()> + Send>(&self, read: impl FnOnce(Self) -> F + Send + 'static) {
+    /// Reads beside the applier, and replies.
+    fn read<F: Future<Output = Read> + Send>(
+        &self,
+        ticket: Ticket,
+        read: impl FnOnce(Self) -> F + Send + 'static,
+    ) {
         let consumer = self.clone();
-        let abandon = self.abandon.clone();
         self.reads.spawn(async move {
+            let abandon = consumer.abandon.clone();
             let reading = consumer.reading.clone();
-            let work = async {
-                // The semaphore is never closed.
-                let _place = reading.acquire().await;
-                read(consumer).await;
+            let get = async {
+                let place = reading.acquire().await;
+                (read(consumer.clone()).await, place)
             };
-            abandon.run_until_cancelled(work).await;
+            let unavailable = || {
+                (
+                    Read::Reply(Answer::refused(&Refusal::unavailable())),
+                    Ok(None),
+                )
+            };
+            let (read, _place) = match abandon.run_until_cancelled(get).await {
+                Some((read, place)) => (read, place.map(Some)),
+                None => unavailable(),
+            };
+            let reply = async {
+                match read {
+                    Read::Reply(answer) => consumer.replier.send_in_turn(ticket, answer).await,
+                    Read::Due(command) => consumer.enqueue(command, ticket).await,
+                }
+            };
+            let late = async {
+                abandon.cancelled().await;
+                tokio::time::sleep(ABANDONED_WITHIN).await;
+            };
+            tokio::select! {
+                () = reply => {}
+                () = late => {}
+            }
         });
     }
 
@@ -268,36 +327,32 @@ impl Consumer {
         }
     }
 
-    async fn get(&self, selector: Selector, ticket: Ticket) {
+    async fn get(&self, selector: Selector) -> Read {
         match self.ledger.get(&selector, self.circumstances()).await {
-            Ok(Found::Answer(applied)) => self.replier.send(ticket, answer_to(Ok(applied))).await,
-            Ok(Found::Due) => self.enqueue(Command::Get(selector), ticket).await,
-            Err(fault) => self.fail(ticket, fault).await,
+            Ok(Found::Answer(applied)) => Read::Reply(answer_to(Ok(applied))),
+            Ok(Found::Due) => Read::Due(Command::Get(selector)),
+            Err(fault) => self.failed(fault),
         }
     }
 
-    /// Answers a request that could not be read.
-    async fn fail(&self, ticket: Ticket, fault: Fault) {
+    /// The reply to a request that could not be read.
+    fn failed(&self, fault: Fault) -> Read {
         tracing::error!(error = %fault, "the store could not be read");
         if fault.kind() == FaultKind::Damaged {
             self.health.store_failed(&fault.to_string());
         }
-        self.replier.send(ticket, answer_to(Err(fault))).await;
+        Read::Reply(answer_to(Err(fault)))
     }
 
-    async fn list(&self, query: ListQuery, ticket: Ticket) {
+    async fn list(&self, query: ListQuery) -> Read {
         let page = match expire_due(&self.ledger, &self.work).await {
             Ok(()) => self.ledger.list(&query, self.circumstances()).await,
             Err(fault) => Err(fault),
         };
         match page {
-            Ok(Page::Body(body)) => {
-                self.replier
-                    .send(ticket, Answer::done(body.into(), None))
-                    .await;
-            }
-            Ok(Page::Refused(refusal)) => self.refuse(ticket, &refusal).await,
-            Err(fault) => self.fail(ticket, fault).await,
+            Ok(Page::Body(body)) => Read::Reply(Answer::done(body.into(), None)),
+            Ok(Page::Refused(refusal)) => Read::Reply(Answer::refused(&refusal)),
+            Err(fault) => self.failed(fault),
         }
     }
 

@@ -1,6 +1,6 @@
 //! How the service is, for those who ask from outside.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use serde::Serialize;
 
@@ -11,7 +11,8 @@ use crate::telemetry::Telemetry;
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
 pub struct Health {
-    nats: Connection,
+    /// Those that the service needs, once there are some.
+    connections: OnceLock<Vec<Connection>>,
     metrics: Metrics,
     telemetry: Option<Telemetry>,
     troubles: Mutex<Troubles>,
@@ -19,6 +20,8 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct Troubles {
+    /// What the start of the service waits for; `None` once it serves.
+    starting: Option<String>,
     store: Option<String>,
     relay: Option<String>,
     outbox_full: bool,
@@ -39,14 +42,32 @@ pub struct Readiness {
 }
 
 impl Health {
-    /// Watches a connection; spans go to `telemetry`, if anywhere.
-    pub fn new(nats: Connection, telemetry: Option<Telemetry>) -> Self {
+    /// Of a service that starts; spans go to `telemetry`, if anywhere.
+    pub fn new(telemetry: Option<Telemetry>) -> Self {
+        let relay = "starting: waiting for the first look at what is to be published";
         Self {
-            nats,
+            connections: OnceLock::new(),
             metrics: Metrics::default(),
             telemetry,
-            troubles: Mutex::default(),
+            troubles: Mutex::new(Troubles {
+                starting: Some("its turn to connect".to_owned()),
+                relay: Some(relay.to_owned()),
+                ..Troubles::default()
+            }),
         }
+    }
+
+    /// The service starts, and waits for this before it can go on.
+    pub fn starting(&self, waits_for: String) {
+        self.with(|troubles| troubles.starting = Some(waits_for));
+    }
+
+    /// The server is proved to have the subscriptions of the service. From here on its connections tell how they are: the
+    /// first has the requests.
+    pub fn serving(&self, connections: Vec<Connection>) {
+        // It is only said once.
+        let _ = self.connections.set(connections);
+        self.with(|troubles| troubles.starting = None);
     }
 
     /// What is counted.
@@ -81,6 +102,13 @@ impl Health {
         self.with(|troubles| troubles.relay = None);
     }
 
+    /// Whether events go out.
+    pub fn is_relay_ok(&self) -> bool {
+        let mut is_ok = false;
+        self.with(|troubles| is_ok = troubles.relay.is_none());
+        is_ok
+    }
+
     /// Events are delayed.
     pub fn relay_failed(&self, why: &str) {
         self.with(|troubles| troubles.relay = Some(format!("events are delayed: {why}")));
@@ -108,7 +136,13 @@ impl Health {
         self.with(|troubles| troubles.durable = None);
     }
 
-    /// They are not.
+    /// The report stream has not replied yet.
+    pub fn durable_starting(&self) {
+        let text = "starting: waiting for the first reply of the report stream";
+        self.with(|troubles| troubles.durable = Some(text.to_owned()));
+    }
+
+    /// Durable reports cannot be pulled; `why` is shown by `/ready`.
     pub fn durable_failed(&self, why: &str) {
         let text = format!("durable reports are not taken: {why}");
         self.with(|troubles| troubles.durable = Some(text));
@@ -145,11 +179,13 @@ impl Health {
 
     /// Whether the service is ready, and if not, why.
     pub fn readiness(&self) -> Readiness {
-        let mut reasons = Vec::new();
-        if !self.nats.is_connected() {
-            reasons.push("not connected to the NATS server".to_owned());
-        }
+        let mut connections = self.connections.get().into_iter().flatten();
+        // Of one server that is gone each connection would say the same.
+        let trouble = connections.find_map(Connection::trouble);
+        let mut reasons: Vec<_> = trouble.into_iter().collect();
         self.with(|troubles| {
+            let starting = troubles.starting.as_ref();
+            reasons.extend(starting.map(|what| format!("starting: waiting for {what}")));
             reasons.extend(troubles.store.clone());
             reasons.extend(troubles.relay.clone());
             reasons.extend(troubles.outbox_full.then(|| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
@@ -39,7 +40,7 @@ impl Http {
         self.listener.local_addr()
     }
 
-    /// Serves for as long as it is let; `page` makes the page of metrics.
+    /// Serves for as long as it is let; `page` makes the page of metrics, if there is one yet.
     ///
     /// # Errors
     /// If the listener fails.
@@ -49,10 +50,14 @@ impl Http {
         page: impl Fn() -> M + Clone + Send + Sync + 'static,
     ) -> io::Result<()>
     where
-        M: Future<Output = String> + Send,
+        M: Future<Output = Option<String>> + Send,
     {
-        let metrics_page =
-            || async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page().await) };
+        let metrics_page = || async move {
+            match page().await {
+                Some(page) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+                None => (StatusCode::SERVICE_UNAVAILABLE, "starting; see /ready\n").into_response(),
+            }
+        };
         let router = Router::new()
             .route("/live", get(|| async { "live\n" }))
             .route("/ready", get(ready))

@@ -17,9 +17,16 @@ use tokio::sync::watch;
 use crate::config::{ConfigError, NatsOptions};
 
 mod living;
+mod outage;
+mod proof;
+mod trouble;
 
-pub use living::Lasting;
 use living::{Current, keep_alive};
+pub use living::{Ending, Lasting};
+use outage::OutageLog;
+pub use outage::note_client_panic;
+use proof::Subscriptions;
+pub use trouble::Trouble;
 
 /// How many messages a subscription holds that nobody has taken yet. async-nats drops what comes past it, so the work in
 /// hand is bounded below, and taking a message never waits for the store.
@@ -62,7 +69,7 @@ pub enum ConnectFault {
 }
 
 /// What has happened on a connection that no call reports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Happenings {
     /// Messages that were dropped since a subscription was full.
     pub dropped: AtomicU64,
@@ -70,10 +77,42 @@ pub struct Happenings {
     pub server_errors: AtomicU64,
     /// Those of them that are not about something published.
     pub other_errors: AtomicU64,
+    /// Errors that say that a subscription is refused.
+    subscription_errors: AtomicU64,
+    /// How many of those there were when the connection was last lost.
+    subscription_errors_before: AtomicU64,
     /// When each was logged.
     drops: LogPace,
     errors: LogPace,
-    breaks: LogPace,
+    outage: Arc<OutageLog>,
+}
+
+impl Happenings {
+    fn new(connection: &'static str) -> Self {
+        Self {
+            dropped: AtomicU64::new(0),
+            server_errors: AtomicU64::new(0),
+            other_errors: AtomicU64::new(0),
+            subscription_errors: AtomicU64::new(0),
+            subscription_errors_before: AtomicU64::new(0),
+            drops: LogPace::default(),
+            errors: LogPace::default(),
+            outage: Arc::new(OutageLog::new(connection)),
+        }
+    }
+
+    /// Whether the server refuses a subscription of the connection that there is now.
+    fn is_subscription_refused(&self) -> bool {
+        let before = self.subscription_errors_before.load(Ordering::SeqCst);
+        self.subscription_errors.load(Ordering::SeqCst) > before
+    }
+
+    /// What is sent from here on goes over another connection.
+    fn lost(&self) {
+        let errors = self.subscription_errors.load(Ordering::SeqCst);
+        self.subscription_errors_before
+            .store(errors, Ordering::SeqCst);
+    }
 }
 
 /// Keeps what may come with every message from filling the log.
@@ -98,6 +137,7 @@ pub struct Connection {
     current: watch::Receiver<Current>,
     /// What no call reports.
     pub happenings: Arc<Happenings>,
+    subscriptions: Arc<Subscriptions>,
 }
 
 impl Connection {
@@ -145,7 +185,8 @@ impl Connection {
         subject: String,
         queue_group: Option<&'static str>,
     ) -> Result<Lasting, SubscribeError> {
-        Lasting::begin(self.current.clone(), subject, queue_group).await
+        let subscriptions = self.subscriptions.clone();
+        Lasting::begin(self.current.clone(), subscriptions, subject, queue_group).await
     }
 
     /// Whether the server has reported an error since `mark`.
@@ -167,7 +208,7 @@ pub async fn connect(
     options: &NatsOptions,
     name: &'static str,
 ) -> Result<Connection, ConnectFault> {
-    let happenings = Arc::new(Happenings::default());
+    let happenings = Arc::new(Happenings::new(name));
     let door = Door {
         options: options.clone(),
         name,
@@ -181,10 +222,11 @@ pub async fn connect(
                 return Ok(Connection {
                     current,
                     happenings,
+                    subscriptions: Arc::default(),
                 });
             }
             Err(ConnectFault::Refused { url, source }) if !is_final(&source) => {
-                tracing::warn!(nats.url = %url, error = %source, "no NATS server yet; trying again");
+                happenings.outage.no_server_yet(&url, &source);
                 tokio::time::sleep(CONNECT_RETRY).await;
             }
             Err(fault) => return Err(fault),
@@ -247,6 +289,12 @@ fn note(event: Event, connection: &'static str, happenings: &Happenings) {
             if !is_of_publishing(&text) {
                 happenings.other_errors.fetch_add(1, Ordering::SeqCst);
             }
+            if is_of_subscribing(&text) {
+                happenings
+                    .subscription_errors
+                    .fetch_add(1, Ordering::SeqCst);
+            }
+            happenings.outage.server_said(&text);
             let errors = happenings.server_errors.fetch_add(1, Ordering::SeqCst) + 1;
             if happenings.errors.is_due() {
                 tracing::error!(
@@ -257,13 +305,14 @@ fn note(event: Event, connection: &'static str, happenings: &Happenings) {
                 );
             }
         }
-        Event::Disconnected => tracing::warn!(
-            nats.connection = connection,
-            "lost the NATS server; reconnecting"
-        ),
-        Event::Connected => {
-            tracing::info!(nats.connection = connection, "connected to the NATS server")
+        Event::Disconnected => {
+            happenings.lost();
+            happenings.outage.lost();
         }
+        Event::ClientError(error) => happenings.outage.failed(&error.to_string()),
+        Event::Connected => happenings.outage.connected(),
+        // What the service does itself.
+        Event::Draining | Event::Closed => {}
         other => {
             tracing::info!(nats.connection = connection, event = %other, "the NATS connection changed")
         }
@@ -276,6 +325,17 @@ fn is_of_publishing(error: &str) -> bool {
     error
         .to_ascii_lowercase()
         .contains("permissions violation for publish")
+}
+
+/// Whether the server refused a subscription, so that what is sent there does not come.
+fn is_of_subscribing(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    [
+        "permissions violation for subscription",
+        "maximum subscriptions",
+    ]
+    .iter()
+    .any(|text| error.contains(text))
 }
 
 /// Headers as async-nats takes them. Names that are known when this is compiled need neither a check nor a copy.

@@ -26,7 +26,7 @@ use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ledger::{Applied, Command, Fault, Ledger, Outgoing, ParkedEvent};
 use crate::metrics::Retried;
-use crate::nats::{Connection, RETRY_MAX, RoundTripError, retry_waits};
+use crate::nats::{Connection, RETRY_MAX, RoundTripError, Trouble, retry_waits};
 use crate::streams::{StreamError, Wanted};
 use crate::telemetry::Period;
 use crate::wire::{Event, EventKind, Subjects, Trace};
@@ -257,13 +257,21 @@ impl Relay {
 
     /// Publishes until nothing is left and all of it is behind the cursor.
     async fn catch_up(&mut self, way: &Way, publisher: &mut Publisher, client_number: &mut u64) {
-        let (mut backoff, mut moved) = (None, 0);
+        let (mut backoff, mut moved, mut trouble) = (None, 0, Trouble::default());
         loop {
             // What is committed from here on wakes the relay again.
             self.committed.mark_unchanged();
             match publisher.round(self).await {
-                Ok(Round::Idle) => return self.health.relay_ok(),
-                Ok(Round::Published | Round::Rested) => (backoff, moved) = (None, 0),
+                Ok(round) => {
+                    (backoff, moved) = (None, 0);
+                    if matches!(round, Round::Idle) || self.health.is_relay_ok() {
+                        self.health.relay_ok();
+                        log_recovery(&mut trouble);
+                    }
+                    if matches!(round, Round::Idle) {
+                        return;
+                    }
+                }
                 // Nothing is wrong if somebody else's message came in between, unless there is no end to it.
                 Err(RelayError::StreamMoved) if moved < STREAM_MOVED_MAX => {
                     moved += 1;
@@ -276,7 +284,9 @@ impl Relay {
                     self.health.relay_failed(&error.without_ids());
                     let waits = backoff.get_or_insert_with(|| retry_waits().build());
                     let wait = waits.next().unwrap_or(RETRY_MAX);
-                    tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "events are delayed");
+                    if trouble.failed(&error.without_ids()) {
+                        tracing::warn!(error = %error, "events are delayed; trying again until they are published");
+                    }
                     tokio::time::sleep(wait).await;
                     // A publisher speaks by one client, which may have ended.
                     let number = self.connection.client_number();
@@ -355,6 +365,16 @@ impl Relay {
             "an event cannot be published and is parked; `tasklatch events parked` shows it, `events resend` sends it once it can be"
         );
         Ok(())
+    }
+}
+
+fn log_recovery(trouble: &mut Trouble) {
+    if let Some((took, failures)) = trouble.over() {
+        tracing::info!(
+            trouble.seconds = took.as_secs_f64(),
+            trouble.failures = failures,
+            "events are published again"
+        );
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use tokio::runtime::Runtime;
@@ -22,7 +22,7 @@ use crate::health::Health;
 use crate::http::Http;
 use crate::ledger::{self, Command, Fault, Ledger, Writer};
 use crate::metrics::ConnectionName;
-use crate::nats::{Connection, connect, round_trip};
+use crate::nats::{Connection, Trouble, connect, round_trip};
 use crate::relay::{Relay, Way};
 use crate::streams::Wanted;
 use crate::telemetry::Telemetry;
@@ -66,6 +66,10 @@ pub struct Config {
 /// How long the server may take for a round trip at start and stop.
 const ROUND_TRIP_WITHIN: Duration = Duration::from_secs(5);
 
+/// After how long a service that serves requests says why it is not ready yet, and how often it is looked whether it is.
+const READY_SOON: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// How long each step of stopping may take. What is committed and not published by then is published at the next start.
 const STOP_STEP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -102,9 +106,12 @@ pub struct Service {
     folding: JoinHandle<Result<(), Fault>>,
     /// Those that hold nothing: discovery, the sweep, HTTP.
     attendants: JoinSet<()>,
+    /// Whether discovery tells of the endpoints.
+    served: Arc<AtomicBool>,
 }
 
-/// Starts a service: when this returns, requests are served.
+/// Starts a service: when this returns, the server is proved to have its subscriptions, and a request that is sent is replied
+/// to. [`Service::readiness`] tells of the rest.
 ///
 /// # Errors
 /// [`ServiceError`]. What was taken on by then may have been applied without an answer, and is answered when it is sent
@@ -119,14 +126,20 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         None => None,
     };
     let telemetry = config.otlp_endpoint.as_ref().map(Telemetry::start);
-    let telemetry = telemetry.transpose()?;
+    let health = Arc::new(Health::new(telemetry.transpose()?));
+    let sources = Arc::new(OnceLock::new());
+    let mut attendants = JoinSet::new();
+    let http_addr = http.map(|(http, address)| {
+        attendants.spawn(serve_http(http, health.clone(), sources.clone()));
+        address
+    });
+    health.starting(format!("the NATS server at {}", config.nats.shown_urls()));
     let connection = connect(&config.nats, "tasklatch").await?;
     let relay_thread = RelayThread::start()?;
     let events = relay_thread.connect(&config.nats).await?;
-    let mut attendants = JoinSet::new();
+    health.starting("other services of the same prefix to show themselves".to_owned());
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
 
-    let health = Arc::new(Health::new(connection.clone(), telemetry));
     let replier = Replier::new(
         connection.clone(),
         config.subjects.clone(),
@@ -143,14 +156,13 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         work.clone(),
         config.max_in_hand,
         health.clone(),
-        abandon.clone(),
     );
     // A connection of its own, so that a flood of waiting reports does not hold up requests.
     let reports = match config.durable_reports {
         true => Some(connect(&config.nats, "tasklatch reports").await?),
         false => None,
     };
-    let sources = Sources {
+    let made = Sources {
         ledger: ledger.clone(),
         consumer: consumer.clone(),
         health: health.clone(),
@@ -165,6 +177,13 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         database: config.database.clone(),
         unpublished_max: config.outbox.max_unpublished,
     };
+    // It is only made here.
+    let _ = sources.set(made);
+    let connections = [
+        Some(connection.clone()),
+        Some(events.clone()),
+        reports.clone(),
+    ];
     let durable_reports = reports
         .clone()
         .map(|connection| DurableReports::new(consumer.clone(), connection, &config.subjects));
@@ -175,6 +194,7 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         committed,
         replier: replier.clone(),
         health: health.clone(),
+        trouble: Trouble::default(),
     };
     let folding = fold(folder, work.clone(), committed_seen.clone(), finish.clone());
     let cursor = ledger.published_seq().await.map_err(ServiceError::Store)?;
@@ -210,13 +230,6 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         health.clone(),
         drain.clone(),
     ));
-    let http_addr = match http {
-        Some((http, address)) => {
-            attendants.spawn(serve_http(http, health.clone(), Arc::new(sources)));
-            Some(address)
-        }
-        None => None,
-    };
     let mut service = Service {
         ledger,
         http_addr,
@@ -235,7 +248,11 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         finish,
         abandon,
         attendants,
+        served: standing.served,
     };
+    service
+        .health
+        .starting("the NATS server to confirm that it has the subscriptions".to_owned());
     service.serve(&config.subjects).await?;
     if let Some(durable_reports) = durable_reports {
         let taken = durable_reports.run(service.drain.clone());
@@ -244,7 +261,10 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
             Endpoint::ReportOfTask
         });
     }
-    standing.served.store(true, Ordering::Release);
+    service.served.store(true, Ordering::Release);
+    service
+        .health
+        .serving(connections.into_iter().flatten().collect());
     Ok(service)
 }
 
@@ -332,10 +352,10 @@ async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
     Ok((http, address))
 }
 
-async fn serve_http(http: Http, health: Arc<Health>, sources: Arc<Sources>) {
+async fn serve_http(http: Http, health: Arc<Health>, sources: Arc<OnceLock<Sources>>) {
     let page = move || {
         let sources = sources.clone();
-        async move { sources.page().await }
+        async move { Some(sources.get()?.page().await) }
     };
     if let Err(error) = http.serve(health, page).await {
         tracing::error!(error = %error, "HTTP is no longer served");
@@ -410,16 +430,41 @@ impl Service {
             .await
             .map_err(|error| ServiceError::ClientEnded(error.into()))?;
         for (endpoint, messages) in subscriptions {
-            let taken = self
-                .consumer
-                .clone()
-                .take(endpoint, messages, self.drain.clone());
+            let (consumer, connection) = (self.consumer.clone(), self.connection.clone());
+            let taken = consumer.take(endpoint, connection, messages, self.drain.clone());
             self.endpoints.spawn(async move {
                 taken.await;
                 endpoint
             });
         }
-        Ok(round_trip(&self.connection, ROUND_TRIP_WITHIN).await?)
+        self.connection
+            .prove_subscriptions(ROUND_TRIP_WITHIN)
+            .await?;
+        self.attendants.spawn(self.connection.clone().keep_proved());
+        Ok(())
+    }
+
+    /// Waits until all of the service is ready. It serves requests before.
+    pub fn until_ready(&self) -> impl Future<Output = ()> + use<> {
+        let health = self.health.clone();
+        async move {
+            let mut reasons = Vec::new();
+            let began = Instant::now();
+            loop {
+                let readiness = health.readiness();
+                if readiness.ready {
+                    return;
+                }
+                if began.elapsed() >= READY_SOON && readiness.reasons != reasons {
+                    reasons = readiness.reasons;
+                    tracing::warn!(
+                        ?reasons,
+                        "requests are served, but the service is not ready yet"
+                    );
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
     }
 
     /// Serves until `shutdown` is cancelled or a part of the service breaks off, and stops in order: no new requests, what
@@ -445,6 +490,7 @@ impl Service {
                 _ => ServiceError::BrokeOff("relay"),
             }),
             _ = &mut self.folding => Err(ServiceError::BrokeOff("folding of the write-ahead log")),
+            Some(_) = self.attendants.join_next() => Err(ServiceError::BrokeOff("background task; its error is in the log")),
         };
         let stopped = self.stop(applied.is_some()).await;
         match (ended, stopped) {
@@ -457,6 +503,7 @@ impl Service {
     async fn stop(mut self, applier_ended: bool) -> Result<(), ServiceError> {
         tracing::info!("stopping: finishing what is in hand");
         self.health.stopping();
+        self.served.store(false, Ordering::Release);
         self.drain.cancel();
         // A server that is gone confirms nothing, and has nothing more for us.
         let connected = self.connection.is_connected();
@@ -478,9 +525,10 @@ impl Service {
         };
         if timeout(STOP_STEP_WITHIN, in_hand).await.is_err() {
             tracing::warn!(
-                "not all that is in hand could be applied in time; its senders get no answer and try again"
+                "not all that is in flight could be applied in time; what is read is replied to with `unavailable`, and what waits \
+                 for the writer once the writer can go on"
             );
-            self.abandon.cancel();
+            self.consumer.abandon_reads().await;
         }
         self.finish.cancel();
         if !self.relay.is_finished() && timeout(within, &mut self.relay).await.is_err() {

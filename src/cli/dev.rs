@@ -14,7 +14,7 @@ use crate::config::{
     DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_LOG_SIZE, DEFAULT_NATS_URL, EventsMode,
     EventsOptions, HttpAddress, LogOptions, NatsOptions,
 };
-use crate::service::{Config, Service};
+use crate::service::Config;
 use crate::wire::Subjects;
 
 mod nats_server;
@@ -58,6 +58,7 @@ pub(super) struct DevOptions {
 
 pub(super) async fn run(options: DevOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
     logging::start(&options.log, "warn", ui)?;
+    logging::log_panics();
     let signals = Signals::listen()?;
     let program = nats_server::find(options.nats_server.as_deref())?;
     let folder = Folder::claim(&options.dir)?;
@@ -127,15 +128,18 @@ impl Dev<'_> {
         let Some(service) = serve::start(config, signals, self.ui).await? else {
             return Ok(());
         };
-        serve::announce(&service, &database, self.subjects.prefix(), &url, self.ui)?;
-        self.tell_what_to_try();
+        let address = serve::Address {
+            database: &database,
+            prefix: self.subjects.prefix(),
+            nats_urls: &url,
+        };
         let stop = signals.first().child_token();
-        let stopped = stop.clone();
-        let running = service_until(service, stop.clone());
+        let tell = || self.tell_what_to_try();
+        let running = serve::run_until(service, &stop, &address, self.ui, tell);
         tokio::pin!(running);
         tokio::select! {
             ended = &mut running => ended,
-            ended = server.ended(), if !stopped.is_cancelled() => {
+            ended = server.ended(), if !stop.is_cancelled() => {
                 stop.cancel();
                 // Without its server the service can say nothing more; its own limits bound this wait.
                 let _ = running.await;
@@ -172,13 +176,6 @@ impl Dev<'_> {
             self.ui.note(line);
         }
     }
-}
-
-async fn service_until(
-    service: Service,
-    stop: tokio_util::sync::CancellationToken,
-) -> Result<(), CliError> {
-    Ok(service.run_until(stop).await?)
 }
 
 /// The folder of one `dev`, which no other may use while it runs.

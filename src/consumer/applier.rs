@@ -13,6 +13,7 @@ use crate::health::Health;
 use crate::ledger::{
     Applied, BATCH_COMMANDS_MAX, Circumstances, Command, Fault, FaultKind, Writer,
 };
+use crate::nats::Trouble;
 use crate::task::Timestamp;
 use crate::telemetry::Period;
 
@@ -30,15 +31,23 @@ impl AppliedBatch {
     fn new(
         commands: Vec<Command>,
         mut listeners: Vec<Then>,
-        results: Vec<Result<Applied, Fault>>,
+        mut results: Vec<Result<Applied, Fault>>,
         applied: Period,
+        replier: &Replier,
     ) -> Self {
-        // The service's own tasks are told at once: answers may have to wait for the server.
-        for (then, result) in listeners.iter_mut().zip(&results) {
-            if let Then::Tell(_) = then
-                && let Then::Tell(tell) = std::mem::replace(then, Then::Nothing)
-            {
-                drop(tell.send(result.clone()));
+        for (then, result) in listeners.iter_mut().zip(&mut results) {
+            match then {
+                // The service's own tasks are told at once: replies may have to wait for the server.
+                Then::Tell(_) => {
+                    if let Then::Tell(tell) = std::mem::replace(then, Then::Nothing) {
+                        drop(tell.send(result.clone()));
+                    }
+                }
+                Then::Answer(ticket) => {
+                    let held = std::mem::replace(result, Ok(Applied::Looked));
+                    *result = replier.hold(ticket, held);
+                }
+                Then::Nothing => {}
             }
         }
         Self {
@@ -65,6 +74,8 @@ pub struct Applier {
     pub replier: Replier,
     /// Where trouble shows.
     pub health: Arc<Health>,
+    /// What is logged of it.
+    pub trouble: Trouble,
 }
 
 impl Applier {
@@ -98,9 +109,13 @@ impl Applier {
             // Before anybody hears of the batch: a relay that is asked to finish must know of it.
             self.committed.send_replace(self.writer.last_seq());
             // Whoever sends the answers may be gone; what was applied is applied.
-            let _ = self
-                .applied
-                .send(AppliedBatch::new(commands, listeners, results, applied));
+            let _ = self.applied.send(AppliedBatch::new(
+                commands,
+                listeners,
+                results,
+                applied,
+                &self.replier,
+            ));
             if let Some(fault) = damage {
                 self.work.close();
                 let mut listeners = Vec::new();
@@ -108,17 +123,32 @@ impl Applier {
                     listeners.push(work.then);
                 }
                 let results = vec![Err(fault.clone()); listeners.len()];
-                let _ =
-                    self.applied
-                        .send(AppliedBatch::new(Vec::new(), listeners, results, applied));
+                let _ = self.applied.send(AppliedBatch::new(
+                    Vec::new(),
+                    listeners,
+                    results,
+                    applied,
+                    &self.replier,
+                ));
                 return Err(fault);
             }
         }
         Ok(self.writer)
     }
 
-    /// Logs what failed, once a batch, and returns a fault that must end the service.
-    fn take_note(&self, results: &[Result<Applied, Fault>]) -> Option<Fault> {
+    fn store_works(&mut self) {
+        self.health.store_ok();
+        if let Some((took, failures)) = self.trouble.over() {
+            tracing::info!(
+                trouble.seconds = took.as_secs_f64(),
+                trouble.failures = failures,
+                "the store works again"
+            );
+        }
+    }
+
+    /// Logs what failed, and returns a fault that must end the service.
+    fn take_note(&mut self, results: &[Result<Applied, Fault>]) -> Option<Fault> {
         let faults: Vec<&Fault> = results
             .iter()
             .filter_map(|result| result.as_ref().err())
@@ -128,11 +158,13 @@ impl Applier {
             .iter()
             .find(|fault| fault.kind() != FaultKind::Refused);
         match of_the_store {
-            None => self.health.store_ok(),
+            None => self.store_works(),
             Some(fault) => self.health.store_failed(&fault.to_string()),
         }
         let worst = of_the_store.or(faults.first())?;
-        tracing::error!(error = %worst, commands.failed = faults.len(), commands.all = results.len(), "the store failed");
+        if of_the_store.is_none() || self.trouble.failed(&worst.to_string()) {
+            tracing::error!(error = %worst, commands.failed = faults.len(), commands.all = results.len(), "the store failed");
+        }
         faults
             .into_iter()
             .find(|fault| fault.kind() == FaultKind::Damaged)

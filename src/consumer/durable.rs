@@ -26,7 +26,7 @@ use super::{Consumer, InHand, Share};
 use crate::health::Health;
 use crate::ids;
 use crate::metrics::Retried;
-use crate::nats::{Connection, RETRY_MAX, retry_waits};
+use crate::nats::{Connection, RETRY_MAX, Trouble, retry_waits};
 use crate::streams::{JETSTREAM_WITHIN, StreamError, Wanted};
 use crate::wire::{Endpoint, Refusal, Request, Subjects, decode};
 
@@ -83,7 +83,7 @@ impl DurableReports {
     /// Gets ready to take reports over a connection of its own, and to answer them like `consumer`.
     pub fn new(consumer: Consumer, connection: Connection, subjects: &Subjects) -> Self {
         let health = consumer.health.clone();
-        health.durable_failed("they are about to be");
+        health.durable_starting();
         Self {
             reports: Wanted::reports(subjects),
             in_hand: InHand::new(IN_HAND_MAX, IN_HAND_BYTES_MAX),
@@ -96,12 +96,12 @@ impl DurableReports {
 
     /// Takes reports until `stop` is cancelled. What was delivered and not taken on by then goes back to the stream.
     pub async fn run(self, stop: CancellationToken) {
-        let mut waits = None;
+        let (mut waits, mut trouble) = (None, Trouble::default());
         loop {
             let mut is_well = false;
             let other = self.consumer.replier.connection();
             let (others, client_number) = (other.connects(), self.connection.client_number());
-            let Err(error) = self.session(&stop, &mut is_well).await else {
+            let Err(error) = self.session(&stop, &mut is_well, &mut trouble).await else {
                 return;
             };
             if is_well {
@@ -126,7 +126,9 @@ impl DurableReports {
             self.health.metrics().retried(Retried::DurableReports);
             let waits = waits.get_or_insert_with(|| retry_waits().build());
             let wait = waits.next().unwrap_or(RETRY_MAX);
-            tracing::warn!(error = %error, retry.after_ms = wait.as_millis() as u64, "durable reports are not taken");
+            if trouble.failed(&error.to_string()) {
+                tracing::warn!(error = %error, "durable reports are not taken; trying again until they are");
+            }
             let waited = tokio::time::sleep(wait);
             if stop.run_until_cancelled(waited).await.is_none() {
                 return;
@@ -139,6 +141,7 @@ impl DurableReports {
         &self,
         stop: &CancellationToken,
         is_well: &mut bool,
+        trouble: &mut Trouble,
     ) -> Result<(), DurableError> {
         let Some(begun) = stop.run_until_cancelled(self.begin()).await else {
             return Ok(());
@@ -151,7 +154,13 @@ impl DurableReports {
             let came = came?;
             if !std::mem::replace(is_well, true) {
                 self.health.durable_ok();
-                tracing::info!(stream.name = %origin.stream, "taking durable reports");
+                let (took, failures) = trouble.over().unzip();
+                tracing::info!(
+                    stream.name = %origin.stream,
+                    trouble.seconds = took.map(|took| took.as_secs_f64()),
+                    trouble.failures = failures,
+                    "taking durable reports"
+                );
             }
             let Some(message) = came else {
                 continue;

@@ -10,9 +10,11 @@ use tokio_util::task::TaskTracker;
 use super::Share;
 use super::discovery::Statistics;
 use super::durable::Delivery;
+use super::reply_bytes::{ReplyBytes, Room};
 use crate::faults::{self, Point};
 use crate::health::Health;
 use crate::ids;
+use crate::ledger::{Applied, Fault};
 use crate::metrics::ReportOutcome;
 use crate::nats::{Connection, LogPace, header_map};
 use crate::report::Selector;
@@ -37,6 +39,8 @@ pub struct Ticket {
     delivery: Option<Box<Delivery>>,
     /// Held until the answer is on its way, so that answers that wait are work in hand too.
     _share: Option<Share>,
+    /// The room that the reply has among those that wait for the connection.
+    room: Option<Room>,
 }
 
 impl Ticket {
@@ -101,6 +105,7 @@ pub struct Replier {
     statistics: Arc<Statistics>,
     health: Arc<Health>,
     refused: Arc<LogPace>,
+    waiting: Arc<ReplyBytes>,
     /// Deliveries whose settling takes more than one message.
     settling: TaskTracker,
 }
@@ -119,6 +124,7 @@ impl Replier {
             statistics,
             health,
             refused: Arc::default(),
+            waiting: Arc::default(),
             settling: TaskTracker::new(),
         }
     }
@@ -151,7 +157,35 @@ impl Replier {
             transaction: None,
             delivery: None,
             _share: None,
+            room: None,
         }
+    }
+
+    /// Finds room for the reply with a task among those that wait for the connection. Where there is none, the reply is
+    /// `unavailable`: what was applied stays, and is read back by the same request. Nobody waits here, as the applier must not.
+    pub(super) fn hold(
+        &self,
+        ticket: &mut Ticket,
+        applied: Result<Applied, Fault>,
+    ) -> Result<Applied, Fault> {
+        match &applied {
+            Ok(Applied::Task { body, .. }) if ticket.reply.is_some() => {
+                ticket.room = self.waiting.try_take(body.len());
+                match ticket.room {
+                    Some(_) => applied,
+                    None => Ok(Applied::Refused(Refusal::replies_wait(body.len()))),
+                }
+            }
+            _ => applied,
+        }
+    }
+
+    /// Sends the reply once there is room for it among those that wait for the connection.
+    pub(super) async fn send_in_turn(&self, mut ticket: Ticket, answer: Answer) {
+        if ticket.reply.is_some() {
+            ticket.room = Some(self.waiting.take(answer.body.len()).await);
+        }
+        self.send(ticket, answer).await;
     }
 
     /// Takes note of a report from the report stream.
@@ -186,19 +220,22 @@ impl Replier {
             .iter()
             .find(|(name, _)| *name == header::SERVICE_ERROR)
             .map(|(_, text)| text.clone());
-        self.answer(&ticket, answer).await;
+        self.answer(&mut ticket, answer).await;
         let took = ticket.received.elapsed();
         self.statistics.count(ticket.endpoint, took, error);
     }
 
     /// Sends the answer and nothing else.
-    pub(super) async fn answer(&self, ticket: &Ticket, mut answer: Answer) {
+    pub(super) async fn answer(&self, ticket: &mut Ticket, mut answer: Answer) {
         if let Some(trace) = &ticket.trace {
             answer.headers.push((TRACEPARENT, trace.traceparent()));
         }
         let (outcome, refused) = (ReportOutcome::of(&answer), answer.refused);
         if let Some(reply) = ticket.reply.clone() {
             self.publish(reply, answer).await;
+            if let Some(room) = ticket.room.take() {
+                self.waiting.sent(room, self.connection.client());
+            }
             faults::pass(Point::AfterReply);
         }
         let took = ticket.received.elapsed();

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::{Client, Message, SubscribeError, Subscriber};
-use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
-use super::{CONNECT_RETRY, Door};
+use super::outage::cause_of_end;
+use super::proof::{Place, Subscriptions};
+use super::{CONNECT_RETRY, Connection, Door, RoundTripError, round_trip};
 
 /// A client that lived no longer is not replaced at once: whoever has clients end one after the other must not keep a core
 /// busy.
@@ -72,12 +75,8 @@ pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
             () = tell.closed() => return,
         }
         tell.send_modify(|current| current.is_alive = false);
-        if door.happenings.breaks.is_due() {
-            tracing::error!(
-                nats.connection = door.name,
-                "the NATS client broke off, most likely over a message that it cannot read; connecting anew"
-            );
-        }
+        door.happenings.lost();
+        door.happenings.outage.ended(cause_of_end());
         if begun.elapsed() < SHORT_LIFE {
             tokio::time::sleep(SHORT_LIFE_PAUSE).await;
         }
@@ -85,7 +84,7 @@ pub(super) async fn keep_alive(door: Door, tell: watch::Sender<Current>) {
             match door.enter().await {
                 Ok(client) => break client,
                 Err(error) => {
-                    tracing::warn!(nats.connection = door.name, error = %error, "cannot connect anew; trying again");
+                    door.happenings.outage.failed(&error.to_string());
                     tokio::time::sleep(CONNECT_RETRY).await;
                 }
             }
@@ -112,6 +111,7 @@ async fn end_of(client: &Client) {
 #[derive(Debug)]
 pub struct Lasting {
     current: watch::Receiver<Current>,
+    place: Place,
     subject: String,
     queue_group: Option<&'static str>,
     messages: Subscriber,
@@ -120,13 +120,15 @@ pub struct Lasting {
 impl Lasting {
     pub(super) async fn begin(
         mut current: watch::Receiver<Current>,
+        subscriptions: Arc<Subscriptions>,
         subject: String,
         queue_group: Option<&'static str>,
     ) -> Result<Self, SubscribeError> {
-        let client = current.borrow_and_update().client.clone();
+        let Current { client, number, .. } = current.borrow_and_update().clone();
         let messages = subscribe(&client, &subject, queue_group).await?;
         Ok(Self {
             current,
+            place: Place::take(subscriptions, number),
             subject,
             queue_group,
             messages,
@@ -142,7 +144,10 @@ impl Lasting {
             let current = self.current.borrow_and_update().clone();
             let subscribed = subscribe(&current.client, &self.subject, self.queue_group);
             match subscribed.await {
-                Ok(messages) if current.is_alive => self.messages = messages,
+                Ok(messages) if current.is_alive => {
+                    self.messages = messages;
+                    self.place.made_again(current.number);
+                }
                 _ => {
                     if self.current.changed().await.is_err() {
                         // The runtime is on its way down.
@@ -153,9 +158,67 @@ impl Lasting {
         }
     }
 
-    /// The subscription of the client of the moment, which ends with it.
-    pub fn into_messages(self) -> Subscriber {
-        self.messages
+    /// Ends the subscription.
+    pub async fn end(self, connection: &Connection, within: Duration) -> Ending {
+        Ending::begin(connection, self.messages, within).await
+    }
+}
+
+/// A number of messages that no subscription comes to, and that no nats-server takes for one: it reads nine digits at most,
+/// and otherwise ends the subscription at once, as it does without a number.
+const NEVER: u64 = 10_000_000_000;
+
+/// A subscription that ends: gives what the server has sent for it by then.
+///
+/// async-nats forgets a subscription when it sends `UNSUB`, or a moment later if it is drained, and drops what the server has
+/// sent by then. With a number of messages to come to it keeps it; the server must end it all the same. A round trip shows
+/// that the server has, and that all has come. Should a server take the number for what it says, it goes on until then, and
+/// what it sends in that moment is lost.
+pub struct Ending {
+    messages: Subscriber,
+    proof: BoxFuture<'static, Result<(), RoundTripError>>,
+    proved: Option<Result<(), RoundTripError>>,
+}
+
+impl Ending {
+    /// Has the server end a subscription of this connection, which it must confirm within so long.
+    pub async fn begin(
+        connection: &Connection,
+        mut messages: Subscriber,
+        within: Duration,
+    ) -> Self {
+        // If the client has ended, the round trip says so.
+        let _ = messages.unsubscribe_after(NEVER).await;
+        let connection = connection.clone();
+        Self {
+            messages,
+            proof: async move { round_trip(&connection, within).await }.boxed(),
+            proved: None,
+        }
+    }
+
+    /// The next message; `None` once all have come, or as many as come in time.
+    pub async fn next(&mut self) -> Option<Message> {
+        if self.proved.is_none() {
+            tokio::select! {
+                biased;
+                proved = &mut self.proof => {
+                    self.proved = Some(proved);
+                    // Nothing more comes; what has come stays. If the client has ended, so has this.
+                    let _ = self.messages.unsubscribe().await;
+                }
+                Some(message) = self.messages.next() => return Some(message),
+            }
+        }
+        self.messages.next().await
+    }
+
+    /// Whether the server has confirmed the end, after [`next`](Self::next) gave `None`.
+    ///
+    /// # Errors
+    /// [`RoundTripError`] if it has not.
+    pub fn proved(self) -> Result<(), RoundTripError> {
+        self.proved.unwrap_or(Ok(()))
     }
 }
 

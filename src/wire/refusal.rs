@@ -274,6 +274,17 @@ impl Refusal {
         )
     }
 
+    /// So many bytes of replies wait for the connection that this one, of `bytes`, cannot be held.
+    pub fn replies_wait(bytes: usize) -> Self {
+        Self::new(
+            Code::Unavailable,
+            format!(
+                "too many replies wait to be read, so that this one of {bytes} bytes cannot be held; send the same again in a \
+                 moment, which is safe whatever became of it"
+            ),
+        )
+    }
+
     /// A fault of the service, whose detail is in its log and never sent.
     pub fn internal() -> Self {
         Self::new(

@@ -135,6 +135,11 @@ async fn send_raw(address: &str, bytes: &[u8]) {
         .expect("the server reads it, or hangs up, in time");
 }
 
+/// Has the NATS client of whoever takes reports panic, over a header with a lone carriage return.
+pub async fn make_a_client_panic(broker: &Broker) {
+    send_raw(&address(broker), &odd_messages()[0]).await;
+}
+
 fn address(broker: &Broker) -> String {
     broker.url().trim_start_matches("nats://").to_owned()
 }
@@ -189,10 +194,13 @@ async fn each_odd_message_leaves_the_service_up_and_it_answers_the_next_request(
     accepted.task();
     let (status, log) = stage.service.stop().await;
     assert!(status.success(), "{log}");
+    let place = "panic.place=\"async-nats-";
     assert!(
-        log.contains("the NATS client broke off") && !log.contains("panicked"),
+        log.contains("ERROR") && log.contains(place) && log.contains("which ends its connection"),
         "the lone carriage return still does that: {log}"
     );
+    let lost = "error=\"the NATS client panicked at async-nats-";
+    assert!(log.contains(lost), "{log}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout};
 
 use super::give_back;
-use crate::nats::Connection;
+use crate::nats::{Connection, Ending};
 
 /// How many reports one request asks for.
 const BATCH_MESSAGES: usize = 1024;
@@ -182,22 +182,22 @@ impl Pull {
     }
 
     /// Ends the subscription and gives back what has come.
-    pub(super) async fn close(mut self) {
-        let rest = async {
-            if self.messages.drain().await.is_err() {
-                return;
+    pub(super) async fn close(self) {
+        let Self {
+            connection,
+            context,
+            messages,
+            ..
+        } = self;
+        let mut ending = Ending::begin(&connection, messages, CLOSE_WITHIN).await;
+        while let Some(message) = ending.next().await {
+            if message.reply.is_some() {
+                let context = context.clone();
+                give_back(jetstream::Message { message, context }).await;
             }
-            while let Some(message) = self.messages.next().await {
-                if message.reply.is_some() {
-                    let context = self.context.clone();
-                    give_back(jetstream::Message { message, context }).await;
-                }
-            }
-            // So that the server hears of it, and of the last acknowledgments.
-            let _ = self.connection.client().flush().await;
-        };
-        if timeout(CLOSE_WITHIN, rest).await.is_err() {
-            tracing::debug!("not all reports could be given back; the stream finds out");
+        }
+        if let Err(error) = ending.proved() {
+            tracing::debug!(error = %error, "not all reports could be given back; the stream finds out");
         }
     }
 }

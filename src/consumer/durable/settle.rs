@@ -129,7 +129,7 @@ impl Delivery {
     pub(in crate::consumer) async fn settle(
         self: Box<Self>,
         replier: &Replier,
-        ticket: Ticket,
+        mut ticket: Ticket,
         answer: Answer,
     ) {
         match answer.refused.map(Code::action) {
@@ -141,7 +141,7 @@ impl Delivery {
                     );
                 }
                 // In this order, so that a crash in between costs no answer.
-                replier.answer(&ticket, answer).await;
+                replier.answer(&mut ticket, answer).await;
                 self.acknowledge(replier).await;
             }
             Some(Action::Retry) => self.put_off(&answer).await,
@@ -176,13 +176,13 @@ impl Delivery {
     }
 
     /// It can never be applied: sets it aside, and only then takes it out of the stream.
-    async fn bury(&self, replier: Replier, ticket: Ticket, answer: Answer) {
+    async fn bury(&self, replier: Replier, mut ticket: Ticket, answer: Answer) {
         let settler = &self.settler;
         match dead::publish(&settler.context, &settler.subjects, self.letter(), &answer).await {
             Ok(()) => settler.health.dead_letters_ok(),
             Err(error) => return self.keep(error).await,
         }
-        replier.answer(&ticket, answer).await;
+        replier.answer(&mut ticket, answer).await;
         let confirmed = self.acker.double_ack_with(AckKind::Term).await;
         settler.proved(&confirmed);
     }

@@ -9,6 +9,7 @@ mod load;
 mod observer;
 mod outside;
 mod port;
+mod proxy;
 mod secured;
 mod service;
 pub mod stage;
@@ -20,8 +21,10 @@ pub use burst::Burst;
 pub use load::{Dice, Witness, eventually, first_of_each, insist, pair_of_each};
 pub use observer::{Observer, Seen};
 pub use outside::{Outside, commit_cut_off, http_get};
+pub use port::free_port;
+pub use proxy::{Held, Proxy};
 pub use secured::{Secured, User};
-pub use service::{BINARY, Service, signal};
+pub use service::{BINARY, Service, serve_command, signal};
 pub use stream::EventStream;
 pub use worker::{Reply, Worker, full_report};
 
@@ -46,8 +49,12 @@ impl Stage {
 
     /// Sets the stage with options of `serve`.
     pub async fn set_with(options: &[&str]) -> Self {
+        Self::on(Broker::start().await, options).await
+    }
+
+    /// Sets the stage on a server of the test's own.
+    pub async fn on(broker: Broker, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let broker = Broker::start().await;
         let service = Service::start(&broker, &folder.path().join("ledger.db"), options).await;
         let worker = Worker::connect(&broker).await;
         Self {

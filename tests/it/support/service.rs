@@ -44,21 +44,7 @@ impl Service {
         database: &Path,
         options: &[&str],
     ) -> Result<Self, Output> {
-        let words: Vec<&str> = wrapper.iter().copied().chain([BINARY]).collect();
-        let child = Command::new(words[0])
-            .args(&words[1..])
-            .args(["serve", "--nats-url", url, "--database"])
-            .arg(database)
-            .args(if options.contains(&"--http") {
-                &[][..]
-            } else {
-                &["--http", "off"][..]
-            })
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
+        let child = serve_command(wrapper, url, database, options)
             .spawn()
             .unwrap();
         Self::ready(child).await
@@ -137,6 +123,27 @@ impl Service {
             .unwrap();
         (status, self.log.await.unwrap())
     }
+}
+
+/// `tasklatch serve`, by way of another command, if one is given, and with pipes for what it prints.
+pub fn serve_command(wrapper: &[&str], url: &str, database: &Path, options: &[&str]) -> Command {
+    let words: Vec<&str> = wrapper.iter().copied().chain([BINARY]).collect();
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .args(["serve", "--nats-url", url, "--database"])
+        .arg(database)
+        .args(if options.contains(&"--http") {
+            &[][..]
+        } else {
+            &["--http", "off"][..]
+        })
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
 }
 
 /// Sends a process a signal by name.
