@@ -226,6 +226,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let output = &cli.shared.output;
     let ui = Ui::new(output.json, output.quiet, output.color);
+    let unread = layers.unread_variables(|name| std::env::var_os(name).is_some());
+    if !unread.is_empty() {
+        ui.note(format_args!(
+            "warning: not read from the environment: {}; what a command does and what a report contains is taken from the \
+             command line alone",
+            unread.join(", ")
+        ));
+    }
     match execute(cli, &layers, &ui) {
         Ok(()) => EXIT_DONE,
         Err(error) => {
@@ -345,22 +353,51 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The options that have a variable, beside those of `serve` and `dev`: the connection, output, which database and how
+    /// its service is set up, and which pane one is.
+    const VARIABLES: &[&str] = &[
+        "color",
+        "config",
+        "database",
+        "events",
+        "http",
+        "inbox-prefix",
+        "json",
+        "nats-creds",
+        "nats-nkey",
+        "nats-password",
+        "nats-tls-ca",
+        "nats-tls-cert",
+        "nats-tls-key",
+        "nats-token",
+        "nats-url",
+        "nats-user",
+        "pane",
+        "prefix",
+        "quiet",
+        "timeout",
+    ];
+
     #[test]
-    fn every_option_has_an_environment_variable_of_its_name_and_a_help_text() {
+    fn an_option_has_a_variable_of_its_name_if_it_is_on_the_list_or_one_of_serve_or_dev_and_a_help_text()
+     {
         for command in commands(&Cli::command()) {
+            let is_service = ["serve", "dev", "check"].contains(&command.get_name());
             for option in command.get_opts() {
-                let Some(long) = option
-                    .get_long()
-                    .filter(|long| !matches!(*long, "help" | "version"))
-                else {
+                let long = option.get_long().unwrap_or_default();
+                if ["help", "version"].contains(&long) {
                     continue;
-                };
+                }
                 let here = format!("{} --{long}", command.get_name());
-                let expected = format!("TASKLATCH_{}", long.to_uppercase().replace('-', "_"));
+                // A pane of a new task, or one to list, is what the command does.
+                let is_selector =
+                    long != "pane" || command.get_positionals().any(|arg| arg.get_id() == "task");
+                let has_one = is_service || (VARIABLES.contains(&long) && is_selector);
+                let expected = has_one.then(|| layers::variable_of(long));
                 let variable = option
                     .get_env()
                     .map(|name| name.to_string_lossy().into_owned());
-                assert_eq!(variable, Some(expected), "{here}");
+                assert_eq!(variable, expected, "{here}");
                 assert!(option.get_help().is_some(), "{here}");
             }
         }

@@ -37,7 +37,7 @@ pub(super) struct EventsOption {
 #[command(after_help = EXIT_CODES_HELP)]
 pub(super) struct RepublishOptions {
     /// Only events of changes from this time on, such as 1h or 2d; all is as far back as --keep-events goes
-    #[arg(long, env = "TASKLATCH_SINCE", value_parser = parse_since, value_name = "DURATION|all")]
+    #[arg(long, value_parser = parse_since, value_name = "DURATION|all")]
     since: Since,
 
     #[command(flatten)]

@@ -20,6 +20,11 @@ const CONFIG: &str = "config";
 /// What a message shows in place of a value that is secret.
 const SECRET: &str = "(a secret)";
 
+/// The name of an option's variable, if it has one.
+pub(super) fn variable_of(long: &str) -> String {
+    format!("TASKLATCH_{}", long.to_uppercase().replace('-', "_"))
+}
+
 /// The command line with all that was found.
 pub(super) struct Layers {
     /// What clap found, for those who ask where a value came from.
@@ -200,6 +205,27 @@ fn with_defaults(mut command: Command, settings: &[Setting]) -> Command {
 }
 
 impl Layers {
+    /// The options of the verb at hand that have no variable, though one of their name is set: each as `VARIABLE (give
+    /// --OPTION)`. A name that is a variable for another verb is no mistake.
+    pub(super) fn unread_variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<String> {
+        let all = Cli::command();
+        let known = variables(&all);
+        let (mut command, mut matches) = (&all, &self.matches);
+        while let Some((name, inner)) = matches.subcommand() {
+            let Some(verb) = command.find_subcommand(name) else {
+                break;
+            };
+            (command, matches) = (verb, inner);
+        }
+        command
+            .get_opts()
+            .filter(|option| option.get_env().is_none())
+            .filter_map(|option| Some((variable_of(option.get_long()?), option.get_long()?)))
+            .filter(|(variable, _)| !known.contains(variable) && is_set(variable))
+            .map(|(variable, long)| format!("{variable} (give --{long})"))
+            .collect()
+    }
+
     /// Where the value of an option came from, for people; `None` if it has none.
     pub(super) fn origin(&self, arg: &Arg, matches: &ArgMatches) -> Option<String> {
         let name = arg.get_long().unwrap_or_default();

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -55,11 +54,11 @@ pub(super) struct BackupOptions {
 #[command(after_help = EXIT_CODES_HELP)]
 pub(super) struct PruneOptions {
     /// Tasks that ended and were last changed before this go: so long ago, such as 90d, or a time of RFC 3339
-    #[arg(long, env = "TASKLATCH_BEFORE", value_parser = parse_before, value_name = "DURATION|TIME")]
+    #[arg(long, value_parser = parse_before, value_name = "DURATION|TIME")]
     before: Before,
 
     /// Do it, which cannot be undone; otherwise it is only said how many tasks would go
-    #[arg(long, env = "TASKLATCH_YES", value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     yes: bool,
 
     #[command(flatten)]

@@ -7,7 +7,7 @@ use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use clap::Args;
 use clap::builder::styling::AnsiColor;
-use clap::builder::{FalseyValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -52,7 +52,6 @@ pub(super) struct ReportOptions {
     /// How the task ended
     #[arg(
         long,
-        env = "TASKLATCH_STATUS",
         default_value = "completed",
         value_parser = status_parser(),
         conflicts_with = "from"
@@ -62,7 +61,6 @@ pub(super) struct ReportOptions {
     /// What to say of it; @FILE or - reads it from a file or standard input, as it is
     #[arg(
         long,
-        env = "TASKLATCH_SUMMARY",
         value_name = "TEXT|@FILE|-",
         required_unless_present = "from",
         conflicts_with = "from"
@@ -72,29 +70,22 @@ pub(super) struct ReportOptions {
     /// Something that was made, such as branch:fix/login; repeat it, the order is kept
     #[arg(
         long = "artifact",
-        env = "TASKLATCH_ARTIFACT",
         value_name = "TEXT|@FILE|-",
         conflicts_with = "from"
     )]
     artifacts: Vec<String>,
 
     /// A JSON object, sent with its numbers as they are written
-    #[arg(
-        long,
-        env = "TASKLATCH_EVIDENCE",
-        value_name = "JSON|@FILE|-",
-        conflicts_with = "from"
-    )]
+    #[arg(long, value_name = "JSON|@FILE|-", conflicts_with = "from")]
     evidence: Option<String>,
 
     /// Send this file, or standard input for -, as the whole report, as it is
-    #[arg(long, env = "TASKLATCH_FROM", value_name = "FILE|-")]
+    #[arg(long, value_name = "FILE|-")]
     from: Option<PathBuf>,
 
     /// For how long to send the same report again if it is not answered; 0s sends it once
     #[arg(
         long,
-        env = "TASKLATCH_RETRY_FOR",
         default_value = "30s",
         value_parser = parse_duration,
         value_name = "DURATION"
@@ -102,7 +93,7 @@ pub(super) struct ReportOptions {
     retry_for: Duration,
 
     /// Store the report in the report stream and do not wait for what becomes of it; needs the ID of the task
-    #[arg(long, env = "TASKLATCH_DURABLE", value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     durable: bool,
 }
 

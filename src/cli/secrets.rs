@@ -30,21 +30,11 @@ pub(super) struct MakeOptions {
     dir: PathBuf,
 
     /// A further worker, beside `worker`; with a task ID it may report on that task and do nothing else; repeatable
-    #[arg(
-        long,
-        env = "TASKLATCH_WORKER",
-        value_delimiter = ',',
-        value_name = "NAME[=TASK_ID]"
-    )]
+    #[arg(long, value_delimiter = ',', value_name = "NAME[=TASK_ID]")]
     worker: Vec<String>,
 
     /// A name or address that clients know the server by, beside localhost; repeatable
-    #[arg(
-        long,
-        env = "TASKLATCH_HOST",
-        value_delimiter = ',',
-        value_name = "HOST"
-    )]
+    #[arg(long, value_delimiter = ',', value_name = "HOST")]
     host: Vec<String>,
 }
 

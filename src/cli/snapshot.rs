@@ -5,7 +5,6 @@ mod progress;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -53,7 +52,7 @@ pub struct RestoreOptions {
     database: DatabaseOption,
 
     /// Publish the events that had not been published yet, when a service runs on the database
-    #[arg(long, env = "TASKLATCH_PUBLISH_PENDING", value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     publish_pending: bool,
 }
 

@@ -51,23 +51,23 @@ pub(super) struct CreateOptions {
     title_text: Option<String>,
 
     /// What is to be done, in place of TITLE
-    #[arg(long, env = "TASKLATCH_TITLE", value_name = "TITLE")]
+    #[arg(long, value_name = "TITLE")]
     title: Option<String>,
 
     /// ID of the task; one is made if it is left out. The same ID with the same content creates it once
-    #[arg(long, env = "TASKLATCH_TASK_ID", value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     task_id: Option<String>,
 
     /// Pane that the task is given to
-    #[arg(long, env = "TASKLATCH_PANE", value_name = "PANE")]
+    #[arg(long, value_name = "PANE")]
     pane: Option<String>,
 
     /// A JSON object to keep with the task; @FILE or - reads it
-    #[arg(long, env = "TASKLATCH_METADATA", value_name = "JSON|@FILE|-")]
+    #[arg(long, value_name = "JSON|@FILE|-")]
     metadata: Option<String>,
 
     /// When the task expires without a result: an RFC 3339 time, or a duration from now such as 30m
-    #[arg(long, env = "TASKLATCH_DEADLINE", value_parser = parse_when, value_name = "TIME|DURATION")]
+    #[arg(long, value_parser = parse_when, value_name = "TIME|DURATION")]
     deadline: Option<When>,
 }
 
@@ -76,41 +76,39 @@ pub(super) struct CreateOptions {
 #[command(after_help = EXIT_CODES_HELP)]
 pub(super) struct ListOptions {
     /// Only these lifecycles, by comma or repeated
-    #[arg(long, env = "TASKLATCH_LIFECYCLE", value_delimiter = ',', value_parser = lifecycle_parser())]
+    #[arg(long, value_delimiter = ',', value_parser = lifecycle_parser())]
     lifecycle: Vec<Lifecycle>,
 
     /// Only tasks that were given to this pane
-    #[arg(long, env = "TASKLATCH_PANE", value_name = "PANE")]
+    #[arg(long, value_name = "PANE")]
     pane: Option<String>,
 
     /// Only tasks with these review verdicts, by comma or repeated; none means not reviewed
     #[arg(
         long,
-        env = "TASKLATCH_DISPOSITION",
         value_delimiter = ',',
         value_parser = PossibleValuesParser::new(["approved", "rework", "blocked", "none"])
     )]
     disposition: Vec<String>,
 
     /// Only tasks updated since: an RFC 3339 time, or a duration ago such as 1h
-    #[arg(long, env = "TASKLATCH_UPDATED_SINCE", value_parser = parse_when, value_name = "TIME|DURATION")]
+    #[arg(long, value_parser = parse_when, value_name = "TIME|DURATION")]
     updated_since: Option<When>,
 
     /// At most so many tasks a page [default: 100]
     #[arg(
         long,
-        env = "TASKLATCH_LIMIT",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=limits::LIST_TASKS as u64),
         value_name = "TASKS"
     )]
     limit: Option<usize>,
 
     /// Go on where an earlier page ended
-    #[arg(long, env = "TASKLATCH_CURSOR", value_name = "CURSOR")]
+    #[arg(long, value_name = "CURSOR")]
     cursor: Option<String>,
 
     /// All pages
-    #[arg(long, env = "TASKLATCH_ALL", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     all: bool,
 }
 
@@ -122,7 +120,7 @@ pub(super) struct CancelOptions {
     which: WhichTask,
 
     /// Why
-    #[arg(long, env = "TASKLATCH_REASON", value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
@@ -134,15 +132,15 @@ pub(super) struct ReviewOptions {
     which: WhichTask,
 
     /// What you decide
-    #[arg(long, env = "TASKLATCH_VERDICT", value_parser = verdict_parser())]
+    #[arg(long, value_parser = verdict_parser())]
     verdict: ReviewVerdict,
 
     /// Why
-    #[arg(long, env = "TASKLATCH_NOTE", value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 
     /// Who you are
-    #[arg(long, env = "TASKLATCH_REVIEWER", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     reviewer: Option<String>,
 }
 
@@ -253,7 +251,6 @@ fn print_task(answered: &Answered, ui: &Ui) -> Result<(), CliError> {
 async fn create(options: CreateOptions, shared: &Shared) -> Result<Answered, CliError> {
     let title = match (options.title_text, options.title) {
         (Some(title), None) | (None, Some(title)) => title,
-        // A title of the environment steps back behind one on the command line; two there are one too many.
         (Some(title), Some(other)) if title == other => title,
         (Some(_), Some(_)) => {
             return Err(CliError::Usage(

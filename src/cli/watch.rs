@@ -4,7 +4,6 @@ use std::num::NonZeroU64;
 
 use async_nats::Event as ConnectionEvent;
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
 use super::error::{CliError, EXIT_CODES_HELP};
 use super::signals::Signals;
@@ -19,19 +18,19 @@ use crate::wire::{CloudEvent, EventKind};
 #[command(after_help = EXIT_CODES_HELP)]
 pub(super) struct WatchOptions {
     /// Only events of this task
-    #[arg(long, env = "TASKLATCH_TASK", value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     task: Option<String>,
 
     /// Only accepted results
-    #[arg(long, env = "TASKLATCH_RESULT_ONLY", value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     result_only: bool,
 
     /// Begin with the events that the event stream has kept since then: a duration such as 1h, or all
-    #[arg(long, env = "TASKLATCH_SINCE", value_parser = since::parse_since, value_name = "DURATION|all")]
+    #[arg(long, value_parser = since::parse_since, value_name = "DURATION|all")]
     since: Option<since::Since>,
 
     /// End after so many events
-    #[arg(long, env = "TASKLATCH_COUNT", value_name = "EVENTS")]
+    #[arg(long, value_name = "EVENTS")]
     count: Option<NonZeroU64>,
 }
 

@@ -24,7 +24,7 @@ async fn set() -> (Stage, Context) {
 
 async fn set_on(broker: Broker) -> (Stage, Context) {
     let folder = tempfile::tempdir().unwrap();
-    let service = Service::start(&broker, &folder.path().join("ledger.db"), &SERVE).await;
+    let service = Service::start_serving(&broker, &folder.path().join("ledger.db"), &SERVE).await;
     let worker = Worker::connect(&broker).await;
     let context = jetstream::new(worker.client.clone());
     let stage = Stage {

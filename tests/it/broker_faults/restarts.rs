@@ -242,7 +242,7 @@ async fn events_that_the_service_may_not_publish_stay_in_the_outbox_until_it_may
         })
         .await;
         service.kill().await;
-        service = Service::start(&broker, &database, &options).await;
+        service = Service::start_serving(&broker, &database, &options).await;
     }
 
     let witness = restart_before_a_witness(&mut broker, &service, Some(&permissions(""))).await;

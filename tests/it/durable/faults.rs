@@ -137,7 +137,7 @@ async fn a_permission_that_is_missing_to_pull_or_to_acknowledge_is_noticed() {
     ]
     .concat();
     let database = folder.path().join("ledger.db");
-    let service = crate::support::Service::start(&broker, &database, &options).await;
+    let service = crate::support::Service::start_serving(&broker, &database, &options).await;
     let worker = crate::support::Worker::connect(&broker).await;
     let context = async_nats::jetstream::new(worker.client.clone());
     let mut stage = crate::support::Stage {

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::{ExitStatus, Output, Stdio};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
-use super::{Broker, DEADLINE};
+use super::{Broker, DEADLINE, eventually, free_port, http_get};
 
 /// The binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_tasklatch");
@@ -29,6 +29,40 @@ impl Service {
                 "the service did not start: {}",
                 String::from_utf8_lossy(&output.stderr)
             ),
+        }
+    }
+
+    /// Starts a service that serves requests, but is not ready for something that is in trouble from the start. It serves
+    /// HTTP.
+    pub async fn start_serving(broker: &Broker, database: &Path, options: &[&str]) -> Self {
+        let http = format!("127.0.0.1:{}", free_port());
+        let options: Vec<_> = options
+            .iter()
+            .map(|&option| match option {
+                "127.0.0.1:0" => http.as_str(),
+                other => other,
+            })
+            .collect();
+        let mut child = serve_command(&[], &broker.url(), database, &options)
+            .spawn()
+            .unwrap();
+        let log = read_all(child.stderr.take().unwrap());
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        tokio::spawn(
+            async move { while let Ok(1..) = stdout.read_line(&mut String::new()).await {} },
+        );
+        eventually("requests are served", async || {
+            tokio::net::TcpStream::connect(&http).await.ok()?;
+            let (_, page) = http_get(&http, "/ready").await;
+            (!page.contains("starting: waiting for the NATS server")
+                && !page.contains("starting: waiting for other services"))
+            .then_some(())
+        })
+        .await;
+        Self {
+            child,
+            ready_line: http,
+            log,
         }
     }
 
@@ -62,12 +96,7 @@ impl Service {
     }
 
     async fn ready(mut child: Child) -> Result<Self, Output> {
-        let mut stderr = child.stderr.take().unwrap();
-        let log = tokio::spawn(async move {
-            let mut text = Vec::new();
-            let _ = stderr.read_to_end(&mut text).await;
-            String::from_utf8_lossy(&text).into_owned()
-        });
+        let log = read_all(child.stderr.take().unwrap());
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut ready_line = String::new();
         let read = timeout(DEADLINE, stdout.read_line(&mut ready_line)).await;
@@ -123,6 +152,14 @@ impl Service {
             .unwrap();
         (status, self.log.await.unwrap())
     }
+}
+
+fn read_all(mut stderr: ChildStderr) -> tokio::task::JoinHandle<String> {
+    tokio::spawn(async move {
+        let mut text = Vec::new();
+        let _ = stderr.read_to_end(&mut text).await;
+        String::from_utf8_lossy(&text).into_owned()
+    })
 }
 
 /// `tasklatch serve`, by way of another command, if one is given, and with pipes for what it prints.
