@@ -460,8 +460,8 @@ mod tests {
             ("--timeout 0s task list", "longer than nothing"),
             ("--timeout soon task list", "write a duration such as"),
             ("serve --max-in-hand 0", "0 is not in 1..=65536"),
-            ("serve --max-log-size 4GB", "write a size such as"),
-            ("serve --max-log-size 31MiB", "it must be 32MiB or more"),
+            ("serve --max-wal-size 4GB", "write a size such as"),
+            ("serve --max-wal-size 31MiB", "it must be 32MiB or more"),
             ("serve --http nowhere", "give an address and a port"),
             (
                 "serve --events rabbit",

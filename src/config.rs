@@ -16,7 +16,7 @@ mod serve;
 
 pub use file::{FileOption, Setting, read_file, unknown_variables};
 pub use serve::{
-    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_LOG_SIZE, DUPLICATE_WINDOW_MIN, EventsMode,
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_WAL_SIZE, DUPLICATE_WINDOW_MIN, EventsMode,
     EventsOptions, HttpAddress, LogFormat, LogOptions, MAX_IN_HAND_LIMIT, OtlpEndpoint,
     RetentionMode, ServeOptions,
 };

@@ -195,7 +195,7 @@ impl Health {
             reasons.extend(troubles.overlong_log.map(|bytes| {
                 format!(
                     "the write-ahead log has grown to {bytes} bytes under a reader of the database, so that new work is \
-                     refused (--max-log-size): end the shell, backup or snapshot that has been reading it"
+                     refused (--max-wal-size): end the shell, backup or snapshot that has been reading it"
                 )
             }));
             reasons.extend(troubles.durable.clone());

@@ -52,7 +52,7 @@ pub struct Config {
     /// How many requests are taken on before others are answered `overloaded`.
     pub max_in_hand: usize,
     /// How long the write-ahead log may be for new work, in bytes.
-    pub max_log_size: u64,
+    pub max_wal_size: u64,
     /// How events are published.
     pub events: EventsMode,
     /// What becomes of events.
@@ -119,7 +119,7 @@ pub struct Service {
 pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let (ledger, mut writer) = ledger::open(&config.database, "the tasklatch service").await?;
     writer.limit_unpublished(config.outbox.max_unpublished);
-    writer.limit_log(config.max_log_size);
+    writer.limit_log(config.max_wal_size);
     let folder = writer.folder().await.map_err(ServiceError::Fold)?;
     let http = match config.http {
         Some(address) => Some(bind(address).await?),

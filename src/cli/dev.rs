@@ -11,7 +11,7 @@ use super::error::{CliError, EXIT_FAULT};
 use super::signals::Signals;
 use super::{Shared, Ui, logging, serve};
 use crate::config::{
-    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_LOG_SIZE, DEFAULT_NATS_URL, EventsMode,
+    DEFAULT_HTTP, DEFAULT_MAX_IN_HAND, DEFAULT_MAX_WAL_SIZE, DEFAULT_NATS_URL, EventsMode,
     EventsOptions, HttpAddress, LogOptions, NatsOptions,
 };
 use crate::service::Config;
@@ -119,7 +119,7 @@ impl Dev<'_> {
             http: self.options.http.0,
             allow_other_ledgers: false,
             max_in_hand: DEFAULT_MAX_IN_HAND,
-            max_log_size: DEFAULT_MAX_LOG_SIZE,
+            max_wal_size: DEFAULT_MAX_WAL_SIZE,
             events: EventsMode::Jetstream,
             outbox: EventsOptions::default(),
             durable_reports: true,

@@ -45,7 +45,7 @@ pub(super) enum LayersError {
 
 /// Reads a command line, the name of the program in front.
 pub(super) fn parse(args: Vec<OsString>) -> Result<(Cli, Layers), LayersError> {
-    let mut command = Cli::command();
+    let mut command = with_old_variables(Cli::command(), |name| std::env::var_os(name).is_some());
     let options = configurable(&command);
     let (file, has_login) = before_the_file(&command, &args);
     let mut settings = Vec::new();
@@ -67,6 +67,26 @@ pub(super) fn parse(args: Vec<OsString>) -> Result<(Cli, Layers), LayersError> {
     };
     let cli = Cli::from_arg_matches_mut(&mut matches).map_err(LayersError::Line)?;
     Ok((cli, layers))
+}
+
+/// Has an option read the variable of its old name, where that is set and the one of its name is not. The old names of options
+/// are their aliases.
+fn with_old_variables(command: Command, is_set: impl Fn(&str) -> bool + Copy) -> Command {
+    let renamed: Vec<_> = command
+        .get_opts()
+        .filter(|option| option.get_env().is_some())
+        .filter(|option| !is_set(&variable_of(option.get_long().unwrap_or_default())))
+        .filter_map(|option| {
+            let mut old = option.get_all_aliases()?.into_iter().map(variable_of);
+            Some((option.get_id().clone(), old.find(|old| is_set(old))?))
+        })
+        .collect();
+    renamed
+        .into_iter()
+        .fold(command, |command, (id, old)| {
+            command.mut_arg(id, |arg| arg.env(old))
+        })
+        .mut_subcommands(|inner| with_old_variables(inner, is_set))
 }
 
 /// Which file is named, and whether flags or variables say how to log in, before anything else is looked at. A command line
@@ -134,6 +154,9 @@ pub(super) fn variables(command: &Command) -> Vec<String> {
 fn file_option(arg: &Arg) -> FileOption {
     FileOption {
         name: arg.get_long().unwrap_or_default().to_owned(),
+        old_names: (arg.get_all_aliases().unwrap_or_default().into_iter())
+            .map(str::to_owned)
+            .collect(),
         is_switch: matches!(arg.get_action(), ArgAction::SetTrue),
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn run(options: ServeOptions, shared: Shared, ui: &Ui) -> Resul
         http: options.http.0,
         allow_other_ledgers: options.allow_other_ledgers,
         max_in_hand: options.max_in_hand,
-        max_log_size: options.max_log_size,
+        max_wal_size: options.max_wal_size,
         events: options.events,
         outbox: options.outbox,
         durable_reports: options.durable_reports,

@@ -18,6 +18,8 @@ const VARIABLES: &str = "TASKLATCH_";
 pub struct FileOption {
     /// Its name without the dashes.
     pub name: String,
+    /// Names that it had before, which still work.
+    pub old_names: Vec<String>,
     /// Whether it is on or off, and has no value else.
     pub is_switch: bool,
 }
@@ -60,9 +62,17 @@ pub fn read_file(path: &Path, options: &[FileOption]) -> (Vec<Setting>, Vec<Conf
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     for (key, value) in entries {
-        let name = key.get_ref().as_ref();
+        let written = key.get_ref().as_ref();
+        let name = name_of(written, options);
         let line = at(Some(key.span()));
+        let is_twice = settings
+            .iter()
+            .any(|setting: &Setting| setting.name == name);
         match setting(name, value.get_ref(), options) {
+            Ok(_) if is_twice => errors.push(ConfigError(format!(
+                "{}:{line}: {written} is another name of an option that is set above",
+                path.display()
+            ))),
             Ok(value) => settings.push(Setting {
                 name: name.to_owned(),
                 value,
@@ -72,6 +82,13 @@ pub fn read_file(path: &Path, options: &[FileOption]) -> (Vec<Setting>, Vec<Conf
         }
     }
     (settings, errors)
+}
+
+/// The name of the option that has this name, or had it before.
+fn name_of<'a>(written: &'a str, options: &'a [FileOption]) -> &'a str {
+    let mut options = options.iter();
+    let old = |option: &&FileOption| option.old_names.iter().any(|old| old == written);
+    options.find(old).map_or(written, |option| &option.name)
 }
 
 fn setting(name: &str, value: &DeValue<'_>, options: &[FileOption]) -> Result<String, String> {

@@ -26,11 +26,11 @@ pub const MAX_IN_HAND_LIMIT: usize = 65_536;
 pub const DEFAULT_MAX_UNPUBLISHED: i64 = 5_000_000;
 
 /// How long the write-ahead log may be if nothing else is said, in bytes: 4 GiB.
-pub const DEFAULT_MAX_LOG_SIZE: u64 = 4 << 30;
+pub const DEFAULT_MAX_WAL_SIZE: u64 = 4 << 30;
 
 /// The least limit of the write-ahead log, in bytes: a log that no reader holds up stays below it, but for the batch that is
 /// being written.
-const MAX_LOG_SIZE_MIN: u64 = 32 << 20;
+const MAX_WAL_SIZE_MIN: u64 = 32 << 20;
 
 /// The shortest time that nats-server takes for the duplicate window or the age of a stream.
 pub const DUPLICATE_WINDOW_MIN: Duration = Duration::from_millis(100);
@@ -188,7 +188,7 @@ fn parse_window(text: &str) -> Result<Duration, String> {
 }
 
 /// A size in bytes, such as 64MiB. Other units would have to be told apart from these.
-fn parse_log_size(text: &str) -> Result<u64, String> {
+fn parse_wal_size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("", 0)];
     let in_bytes = units.iter().find_map(|(unit, shift)| {
         let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
@@ -196,7 +196,7 @@ fn parse_log_size(text: &str) -> Result<u64, String> {
     });
     match in_bytes {
         None => Err("write a size such as 512MiB or 4GiB, or a number of bytes".to_owned()),
-        Some(bytes) if bytes < MAX_LOG_SIZE_MIN => Err("it must be 32MiB or more".to_owned()),
+        Some(bytes) if bytes < MAX_WAL_SIZE_MIN => Err("it must be 32MiB or more".to_owned()),
         Some(bytes) => Ok(bytes),
     }
 }
@@ -281,12 +281,13 @@ pub struct ServeOptions {
     /// `overloaded` [32MiB or more]
     #[arg(
         long,
-        env = "TASKLATCH_MAX_LOG_SIZE",
+        alias = "max-log-size",
+        env = "TASKLATCH_MAX_WAL_SIZE",
         default_value = "4GiB",
-        value_parser = parse_log_size,
+        value_parser = parse_wal_size,
         value_name = "SIZE"
     )]
-    pub max_log_size: u64,
+    pub max_wal_size: u64,
 
     /// What is logged.
     #[command(flatten)]

@@ -34,7 +34,7 @@ const VALUES: &[(&str, [&str; 3])] = &[
     ("events-max-age", ["1h", "2h", "3h"]),
     ("keep-events", ["1d", "2d", "3d"]),
     ("max-unpublished", ["1", "2", "3"]),
-    ("max-log-size", ["1GiB", "2GiB", "3GiB"]),
+    ("max-wal-size", ["1GiB", "2GiB", "3GiB"]),
     ("durable-reports", ["true", "true", "true"]),
     ("http", ["127.0.0.1:1", "127.0.0.1:2", "off"]),
     (
@@ -434,4 +434,27 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
             assert!(line.contains('=') && !section.is_empty(), "{line}");
         }
     }
+}
+
+#[test]
+fn the_old_name_of_an_option_works_as_a_flag_a_variable_and_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasklatch.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, "max-log-size = '1GiB'\n").unwrap();
+    let size = |environment: &[(&str, &str)], arguments: &[&str]| {
+        of(&shown(environment, arguments), "max-wal-size").0
+    };
+    let from_file = ["--config", path];
+    assert_eq!(size(&[], &from_file), "1GiB");
+    let old = [("TASKLATCH_MAX_LOG_SIZE", "2GiB")];
+    assert_eq!(size(&old, &from_file), "2GiB");
+    let both = [old[0], ("TASKLATCH_MAX_WAL_SIZE", "3GiB")];
+    assert_eq!(size(&both, &from_file), "3GiB", "the new name goes first");
+    assert_eq!(size(&both, &["--max-log-size", "5GiB"]), "5GiB");
+    std::fs::write(&file, "max-log-size = '1GiB'\nmax-wal-size = '1GiB'\n").unwrap();
+    let ran = run(&[], &["config", "check", "--config", path]);
+    assert_eq!(ran.code, 2);
+    let part = ":2: max-wal-size is another name of an option that is set above";
+    assert!(ran.stderr.contains(part), "{}", ran.stderr);
 }

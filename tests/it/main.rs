@@ -14,6 +14,7 @@ mod deadlines;
 mod discovery;
 mod docs;
 mod durable;
+mod environment;
 mod events;
 mod hostile;
 mod house;

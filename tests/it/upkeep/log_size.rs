@@ -1,4 +1,4 @@
-//! `--max-log-size`: what a reader that stays can make the write-ahead log grow to.
+//! `--max-wal-size`: what a reader that stays can make the write-ahead log grow to.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ async fn report_all(worker: &Worker, task_ids: &[String]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_reader_that_stays_the_log_is_bounded_and_after_it_everything_is_accepted_by_itself()
  {
-    let options = ["--max-log-size", "32MiB", "--http", "127.0.0.1:0"];
+    let options = ["--max-wal-size", "32MiB", "--http", "127.0.0.1:0"];
     let stage = Stage::set_with(&options).await;
     let mut observer = stage.observer_from_now().await;
     let log = stage.folder.path().join("ledger.db-wal");
@@ -109,7 +109,7 @@ async fn under_a_reader_that_stays_the_log_is_bounded_and_after_it_everything_is
     assert_eq!(status, 503, "{body}");
     let length = size(&log).to_string();
     assert!(
-        body.contains("--max-log-size") && body.contains(&length) && body.contains("end the shell"),
+        body.contains("--max-wal-size") && body.contains(&length) && body.contains("end the shell"),
         "{body}"
     );
 
@@ -142,7 +142,7 @@ async fn under_a_reader_that_stays_the_log_is_bounded_and_after_it_everything_is
 #[tokio::test]
 async fn a_service_that_is_killed_under_an_overlong_log_and_a_reader_refuses_new_work_until_it_is_gone()
  {
-    let options = ["--max-log-size", "32MiB"];
+    let options = ["--max-wal-size", "32MiB"];
     let mut stage = Stage::set_with(&options).await;
     let task_ids: Vec<String> = (0..400).map(|number| format!("t-{number}")).collect();
     for task_id in &task_ids {
