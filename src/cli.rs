@@ -207,7 +207,9 @@ pub fn main() -> ExitCode {
 
 /// Runs one command line, the name of the program in front, and gives its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let (cli, layers) = match layers::parse(args.into_iter().collect()) {
+    let args: Vec<_> = args.into_iter().collect();
+    let unread = layers::unread_variables(&args);
+    let (cli, layers) = match layers::parse(args) {
         Ok(parsed) => parsed,
         Err(LayersError::File(errors)) => {
             let ui = Ui::new(false, false, Color::Auto);
@@ -217,23 +219,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(LayersError::Line(error)) => {
             // Where standard error is closed there is nobody left to tell.
             let _ = error.print();
-            return if error.use_stderr() {
-                EXIT_FIX
-            } else {
-                EXIT_DONE
-            };
+            if !error.use_stderr() {
+                return EXIT_DONE;
+            }
+            tell_unread(&unread, &Ui::new(false, false, Color::Auto));
+            return EXIT_FIX;
         }
     };
     let output = &cli.shared.output;
     let ui = Ui::new(output.json, output.quiet, output.color);
-    let unread = layers.unread_variables(|name| std::env::var_os(name).is_some());
-    if !unread.is_empty() {
-        ui.note(format_args!(
-            "warning: not read from the environment: {}; what a command does and what a report contains is taken from the \
-             command line alone",
-            unread.join(", ")
-        ));
-    }
+    tell_unread(&unread, &ui);
     match execute(cli, &layers, &ui) {
         Ok(()) => EXIT_DONE,
         Err(error) => {
@@ -246,6 +241,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             }
             error.exit_code()
         }
+    }
+}
+
+/// Tells of variables that are set and that nothing reads, though they are named like options of the command.
+fn tell_unread(unread: &[String], ui: &Ui) {
+    if !unread.is_empty() {
+        ui.note(format_args!(
+            "warning: not read from the environment: {}; what a command does and what a report contains is taken from the \
+             command line alone",
+            unread.join(", ")
+        ));
     }
 }
 

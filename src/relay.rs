@@ -37,8 +37,8 @@ pub use stream::is_too_large;
 /// Where events go.
 #[derive(Clone, Debug)]
 pub enum Way {
-    /// To the subscribers that are there.
-    Core,
+    /// To the subscribers that are there. The stream may have events from a time when they went there.
+    Core(Box<Wanted>),
     /// Into this stream.
     Stream(Box<Wanted>),
 }
@@ -198,7 +198,10 @@ impl Publisher {
     /// If that client has ended.
     async fn begin(way: &Way, relay: &Relay) -> Result<Self, async_nats::Error> {
         Ok(match way {
-            Way::Core => Self::Core(Box::new(core::Core::new(&relay.connection).await?)),
+            Way::Core(stream) => {
+                let stream = (**stream).clone();
+                Self::Core(Box::new(core::Core::new(&relay.connection, stream).await?))
+            }
             Way::Stream(wanted) => {
                 let committed = *relay.committed.borrow();
                 let client = Client::clone(&relay.connection.client());

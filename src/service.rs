@@ -24,7 +24,7 @@ use crate::ledger::{self, Command, Fault, Ledger, Writer};
 use crate::metrics::ConnectionName;
 use crate::nats::{Connection, Trouble, connect, round_trip};
 use crate::relay::{Relay, Way};
-use crate::streams::Wanted;
+use crate::streams::{Wanted, has_jetstream};
 use crate::telemetry::Telemetry;
 use crate::wire::{Endpoint, Subjects};
 
@@ -75,6 +75,11 @@ const STOP_STEP_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long JetStream may take to say which streams there are.
 const JETSTREAM_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often a server is asked for JetStream that says that it has none, and the pause between: in a cluster that has only
+/// just formed, nobody may answer yet.
+const JETSTREAM_TRIES: u32 = 4;
+const JETSTREAM_RETRY: Duration = Duration::from_millis(500);
 
 /// The default `max_payload` of a NATS server, in bytes: with it all that keeps the limits of the protocol fits.
 const MAX_PAYLOAD_USUAL: usize = 1024 * 1024;
@@ -137,6 +142,9 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
     let connection = connect(&config.nats, "tasklatch").await?;
     let relay_thread = RelayThread::start()?;
     let events = relay_thread.connect(&config.nats).await?;
+    let way = way(&config);
+    health.starting("JetStream to say whether it is there".to_owned());
+    refuse_without_jetstream(&config, &way, &events).await?;
     health.starting("other services of the same prefix to show themselves".to_owned());
     let standing = arrive(&config, &connection, &ledger, &mut attendants).await?;
 
@@ -210,12 +218,6 @@ pub async fn start(config: Config) -> Result<Service, ServiceError> {
         work: work.clone(),
         health: health.clone(),
         parked: parked.into_iter().collect(),
-    };
-    let way = match config.events {
-        EventsMode::Core => Way::Core,
-        EventsMode::Jetstream => {
-            Way::Stream(Box::new(Wanted::events(&config.subjects, &config.outbox)))
-        }
     };
     attendants.spawn(prune(
         ledger.clone(),
@@ -385,6 +387,37 @@ async fn refuse_other_ledgers(
         }
         None => Ok(()),
     }
+}
+
+/// How events are published.
+fn way(config: &Config) -> Way {
+    let stream = Box::new(Wanted::events(&config.subjects, &config.outbox));
+    match config.events {
+        EventsMode::Core => Way::Core(stream),
+        EventsMode::Jetstream => Way::Stream(stream),
+    }
+}
+
+/// A server without JetStream stores no event, however long it is waited for.
+async fn refuse_without_jetstream(
+    config: &Config,
+    way: &Way,
+    connection: &Connection,
+) -> Result<(), ServiceError> {
+    let Way::Stream(wanted) = way else {
+        return Ok(());
+    };
+    let mut jetstream = async_nats::jetstream::new(Client::clone(&connection.client()));
+    jetstream.set_timeout(JETSTREAM_WITHIN);
+    for _ in 0..JETSTREAM_TRIES {
+        if has_jetstream(&jetstream, wanted).await {
+            return Ok(());
+        }
+        tokio::time::sleep(JETSTREAM_RETRY).await;
+    }
+    Err(ServiceError::NoJetstream {
+        url: config.nats.shown_urls(),
+    })
 }
 
 /// A stream that covers a request subject answers every request first, with an acknowledgment that a client may take for

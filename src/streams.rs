@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::context::{CreateStreamError, GetStreamError, GetStreamErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamError, GetStreamError, GetStreamErrorKind, RequestError, RequestErrorKind,
+};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
 
@@ -190,6 +192,29 @@ impl Wanted {
         }
         None
     }
+}
+
+/// Whether the server, or the account of this login, has JetStream. A server that says nothing of it may have it: then it is
+/// only not there now, or this login may not ask.
+pub async fn has_jetstream(context: &Context, wanted: &Wanted) -> bool {
+    let Err(error) = context.get_stream(wanted.name()).await else {
+        return true;
+    };
+    let off = [
+        ErrorCode::JETSTREAM_NOT_ENABLED,
+        ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
+    ];
+    match error.kind() {
+        GetStreamErrorKind::JetStream(error) => !off.contains(&error.error_code()),
+        // Nobody subscribes to the subjects of the API where there is no JetStream.
+        _ => !has_no_responders(&error),
+    }
+}
+
+fn has_no_responders(error: &GetStreamError) -> bool {
+    std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<RequestError>())
+        .is_some_and(|error| error.kind() == RequestErrorKind::NoResponders)
 }
 
 fn is_missing(error: &GetStreamError) -> bool {

@@ -120,7 +120,7 @@ impl Dev<'_> {
             allow_other_ledgers: false,
             max_in_hand: DEFAULT_MAX_IN_HAND,
             max_wal_size: DEFAULT_MAX_WAL_SIZE,
-            events: EventsMode::Jetstream,
+            events: EventsMode::default(),
             outbox: EventsOptions::default(),
             durable_reports: true,
             otlp_endpoint: None,

@@ -28,7 +28,7 @@ pub(super) enum EventsCommand {
 #[derive(Args, Debug)]
 pub(super) struct EventsOption {
     /// How the service publishes events
-    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
+    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::default(), value_name = "MODE")]
     pub events: EventsMode,
 }
 

@@ -227,28 +227,32 @@ fn with_defaults(mut command: Command, settings: &[Setting]) -> Command {
     command.mut_subcommands(|inner| with_defaults(inner, settings))
 }
 
-impl Layers {
-    /// The options of the verb at hand that have no variable, though one of their name is set: each as `VARIABLE (give
-    /// --OPTION)`. A name that is a variable for another verb is no mistake.
-    pub(super) fn unread_variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<String> {
-        let all = Cli::command();
-        let known = variables(&all);
-        let (mut command, mut matches) = (&all, &self.matches);
-        while let Some((name, inner)) = matches.subcommand() {
-            let Some(verb) = command.find_subcommand(name) else {
-                break;
-            };
-            (command, matches) = (verb, inner);
-        }
-        command
-            .get_opts()
-            .filter(|option| option.get_env().is_none())
-            .filter_map(|option| Some((variable_of(option.get_long()?), option.get_long()?)))
-            .filter(|(variable, _)| !known.contains(variable) && is_set(variable))
-            .map(|(variable, long)| format!("{variable} (give --{long})"))
-            .collect()
+/// The options of the verb of a command line that have no variable, though one of their name is set: each as `VARIABLE (give
+/// --OPTION)`. A name that is a variable for another verb is no mistake. The command line may be wrong otherwise.
+pub(super) fn unread_variables(args: &[OsString]) -> Vec<String> {
+    let all = Cli::command();
+    let known = variables(&all);
+    let lenient = all.clone().ignore_errors(true);
+    let Ok(matches) = lenient.try_get_matches_from(args) else {
+        return Vec::new();
+    };
+    let (mut command, mut matches) = (&all, &matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        let Some(verb) = command.find_subcommand(name) else {
+            break;
+        };
+        (command, matches) = (verb, inner);
     }
+    command
+        .get_opts()
+        .filter(|option| option.get_env().is_none())
+        .filter_map(|option| Some((variable_of(option.get_long()?), option.get_long()?)))
+        .filter(|(variable, _)| !known.contains(variable) && std::env::var_os(variable).is_some())
+        .map(|(variable, long)| format!("{variable} (give --{long})"))
+        .collect()
+}
 
+impl Layers {
     /// Where the value of an option came from, for people; `None` if it has none.
     pub(super) fn origin(&self, arg: &Arg, matches: &ArgMatches) -> Option<String> {
         let name = arg.get_long().unwrap_or_default();

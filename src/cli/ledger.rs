@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::{CliError, EXIT_CODES_HELP};
-use super::events::{EventsOption, find_stream, in_words};
+use super::events::{find_stream, in_words};
 use super::signals::Signals;
 use super::text::counted;
 use super::{DatabaseOption, Shared, Ui, parse_duration};
@@ -33,8 +33,9 @@ pub(super) struct VerifyOptions {
     #[command(flatten)]
     database: DatabaseOption,
 
-    #[command(flatten)]
-    events: EventsOption,
+    /// Look in the event stream too, where the service publishes into it: jetstream; the database alone needs no NATS server: core
+    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
+    events: EventsMode,
 }
 
 /// Options of `ledger backup`.
@@ -163,7 +164,7 @@ fn backup_in_words(error: BackupError) -> CliError {
 }
 
 async fn verify(options: VerifyOptions, shared: Shared, ui: &Ui) -> Result<(), CliError> {
-    let events = match options.events.events {
+    let events = match options.events {
         EventsMode::Jetstream => Some(find_stream("ledger verify", &shared).await?),
         EventsMode::Core => None,
     };

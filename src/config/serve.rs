@@ -98,11 +98,12 @@ impl FromStr for OtlpEndpoint {
 }
 
 /// How events are published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EventsMode {
     /// Plain NATS: subscribers that are there get them.
     Core,
     /// Into the event stream, each stored once.
+    #[default]
     Jetstream,
 }
 
@@ -234,8 +235,8 @@ pub struct ServeOptions {
     )]
     pub database: PathBuf,
 
-    /// How events are published: to the subscribers that are there, or into the stream TASKLATCH_EVENTS
-    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::Core, value_name = "MODE")]
+    /// How events are published: into the stream TASKLATCH_EVENTS, each stored once, or only to the subscribers that are there
+    #[arg(long, env = "TASKLATCH_EVENTS", value_enum, default_value_t = EventsMode::default(), value_name = "MODE")]
     pub events: EventsMode,
 
     /// What becomes of events.

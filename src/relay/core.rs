@@ -1,15 +1,20 @@
 //! Plain NATS, for the subscribers that are there: published in order, and confirmed now and then by a round trip on the
 //! same connection.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use async_nats::PublishErrorKind;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::{Client, PublishErrorKind};
 use tokio::time::Instant;
 
+use super::stream::stored_after;
 use super::{Cursor, Relay, RelayError, Round, too_large};
 use crate::faults::{self, Point};
 use crate::ledger::Outgoing;
-use crate::nats::{Connection, ERROR_GRACE, Mark, RoundTrip, RoundTripError, header_map};
+use crate::nats::{Connection, ERROR_GRACE, Mark, RoundTrip, RoundTripError, Trouble, header_map};
+use crate::streams::{JETSTREAM_WITHIN, Wanted};
+use crate::wire::EventKind;
 
 /// How long events may have been published before the server is asked whether it has them. A round trip for each commit
 /// would take the server and the service as much as an event does.
@@ -27,6 +32,10 @@ const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 /// How far the relay has come on its connection.
 pub(super) struct Core {
     round_trip: RoundTrip,
+    /// The event stream, which is asked at first whether it has what is not published; `None` once it was.
+    stream: Option<Wanted>,
+    /// Events that the stream has beside others of their revision that it lacks: from before a crash in `jetstream` mode.
+    found: HashSet<(i64, EventKind)>,
     /// The last revision that was published; `None` to begin at the cursor.
     position: Option<i64>,
     /// What was published and is not confirmed.
@@ -71,9 +80,14 @@ impl Core {
     ///
     /// # Errors
     /// If the client has ended.
-    pub(super) async fn new(connection: &Connection) -> Result<Self, async_nats::Error> {
+    pub(super) async fn new(
+        connection: &Connection,
+        stream: Wanted,
+    ) -> Result<Self, async_nats::Error> {
         Ok(Self {
             round_trip: RoundTrip::new(connection).await?,
+            stream: Some(stream),
+            found: HashSet::new(),
             position: None,
             unconfirmed: None,
             window: WINDOW_BYTES_MIN,
@@ -103,9 +117,10 @@ impl Core {
             Some(after) => after,
             None => {
                 let cursor = relay.ledger.published_seq().await?;
-                self.settled = self.settled.max(cursor);
                 self.cursor.noted = self.cursor.noted.max(cursor);
-                cursor
+                let stored = self.skip_stored(relay, cursor).await?;
+                self.settled = self.settled.max(stored);
+                stored
             }
         };
         self.position = Some(after);
@@ -116,12 +131,37 @@ impl Core {
         relay.check_connected()?;
         let mark = relay.connection.mark();
         for outgoing in &outgoing {
-            publish(relay, outgoing).await?;
+            publish(relay, outgoing, &self.found).await?;
         }
         let bytes = outgoing.iter().map(Outgoing::bytes).sum();
         self.published(after, last, bytes, mark);
         faults::pass(Point::AfterPublish);
         Ok(Round::Published)
+    }
+
+    /// Asks the event stream once for what is not published by the cursor: before a crash in `jetstream` mode it may have been
+    /// stored, and would be a second time. Where there is no such stream, nothing was.
+    async fn skip_stored(&mut self, relay: &Relay, cursor: i64) -> Result<i64, RelayError> {
+        let Some(stream) = self.stream.take() else {
+            return Ok(cursor);
+        };
+        let committed = *relay.committed.borrow();
+        if cursor == committed {
+            return Ok(cursor);
+        }
+        let context = ContextBuilder::new()
+            .timeout(JETSTREAM_WITHIN)
+            .build(Client::clone(&relay.connection.client()));
+        let Ok(there) = context.get_stream(stream.name()).await else {
+            return Ok(cursor);
+        };
+        let stored = stored_after(relay, &there, cursor, committed, true).await;
+        if stored.is_err() {
+            self.stream = Some(stream);
+        }
+        let (settled, found) = stored?;
+        self.found = found;
+        Ok(settled)
     }
 
     /// When something is to be done if nothing happens before.
@@ -202,11 +242,14 @@ impl Core {
     /// Waits for the server for as long as the connection lives: what is under way must not be published a second time
     /// only since the server is slow.
     async fn wait_for_server(&mut self, relay: &Relay, mark: Mark) -> Result<(), RelayError> {
+        let mut trouble = Trouble::default();
         loop {
             match self.round_trip.wait(mark, CONFIRM_WITHIN).await {
                 Err(slow @ RoundTripError::TimedOut(_)) => {
                     relay.health.relay_failed(&slow.to_string());
-                    tracing::warn!(error = %slow, "events are delayed; waiting on");
+                    if trouble.failed(&slow.to_string()) {
+                        tracing::warn!(error = %slow, "events are delayed; waiting on");
+                    }
                 }
                 confirmed => return Ok(confirmed?),
             }
@@ -241,9 +284,13 @@ impl Core {
     }
 }
 
-async fn publish(relay: &mut Relay, outgoing: &Outgoing) -> Result<(), RelayError> {
+async fn publish(
+    relay: &mut Relay,
+    outgoing: &Outgoing,
+    found: &HashSet<(i64, EventKind)>,
+) -> Result<(), RelayError> {
     for event in &outgoing.events {
-        if relay.is_parked(outgoing.seq, event) {
+        if relay.is_parked(outgoing.seq, event) || found.contains(&(outgoing.seq, event.kind)) {
             continue;
         }
         let headers = header_map(

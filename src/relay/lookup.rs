@@ -125,6 +125,32 @@ pub(super) async fn last_made(
     Ok(made())
 }
 
+/// Whether the stream may have later events of this ledger without earlier ones. It has not if it ends with one that was stored
+/// on a condition on what is before it, as in `jetstream` mode.
+///
+/// # Errors
+/// [`LookupError`] if the stream cannot be asked.
+pub(super) async fn may_have_gaps(
+    stream: &Stream,
+    ledger_id: &str,
+    last_sequence: u64,
+) -> Result<bool, LookupError> {
+    if last_sequence == 0 {
+        return Ok(false);
+    }
+    let Some(last) = found(stream.get_raw_message(last_sequence).await)? else {
+        return Ok(true);
+    };
+    let is_conditional = [EXPECTED_LAST_MSG_ID, EXPECTED_LAST_SEQUENCE]
+        .into_iter()
+        .any(|name| last.headers.get(name).is_some());
+    Ok(revision_of(&last, ledger_id).is_none() || !is_conditional)
+}
+
+/// The headers by which the relay says how the stream must end for an event to be stored.
+const EXPECTED_LAST_MSG_ID: &str = "Nats-Expected-Last-Msg-Id";
+const EXPECTED_LAST_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
+
 /// The revision that a message of the event stream speaks of, if it is an event of this ledger: one of another, from before a
 /// restore, is another event.
 fn revision_of(message: &StreamMessage, ledger_id: &str) -> Option<i64> {

@@ -25,7 +25,7 @@ use futures_util::stream::{self, StreamExt};
 use futures_util::{FutureExt, TryStreamExt};
 use tokio::time::{Instant, sleep_until};
 
-use super::lookup::{Come, has_come_to, last_made};
+use super::lookup::{Come, has, has_come_to, last_made, may_have_gaps};
 use super::{Cursor, Relay, RelayError, Round, too_large};
 use crate::faults::{self, Point};
 use crate::ledger::Outgoing;
@@ -56,6 +56,8 @@ pub(super) struct IntoStream {
     in_doubt: i64,
     /// The last revision of which anything was sent.
     attempted: i64,
+    /// Whether what is in doubt from before this start may be stored with gaps; `None` before that was looked at.
+    has_gaps: Option<bool>,
     /// Events after `settled` that the stream was found to have.
     found: HashSet<(i64, EventKind)>,
     /// Where the stream ends with what is on its way; `None` if something is in doubt.
@@ -113,6 +115,7 @@ impl IntoStream {
             settled: None,
             in_doubt,
             attempted: 0,
+            has_gaps: None,
             found: HashSet::new(),
             chain: None,
             in_flight: VecDeque::new(),
@@ -172,21 +175,14 @@ impl IntoStream {
                  `tasklatch events republish --since all` sends those that the outbox has kept"
             );
         }
-        'look: while settled < self.in_doubt {
-            let mut outgoing = relay.next_after(settled, IN_FLIGHT_BYTES_MAX).await?;
-            outgoing.retain(|outgoing| outgoing.seq <= self.in_doubt);
-            if outgoing.is_empty() {
-                break;
-            }
-            let mut stored = lookups(relay, &stream, &outgoing);
-            while let Some((seq, has)) = stored.try_next().await? {
-                if has.iter().any(|(_, is_there)| !is_there) {
-                    let found = has.into_iter().filter(|(_, is_there)| *is_there);
-                    self.found.extend(found.map(|(kind, _)| (seq, kind)));
-                    break 'look;
-                }
-                settled = seq;
-            }
+        if settled < self.in_doubt {
+            let exact = match self.has_gaps {
+                Some(exact) => exact,
+                None => may_have_gaps(&stream, relay.ledger.ledger_id(), sequence).await?,
+            };
+            self.has_gaps = Some(exact);
+            let until = self.in_doubt;
+            (settled, self.found) = stored_after(relay, &stream, settled, until, exact).await?;
         }
         self.settled = Some(settled);
         self.chain = Some(Chain {
@@ -457,6 +453,43 @@ async fn check_not_set_back(
     }
 }
 
+/// Up to which revision after `settled`, and not past `last`, the stream has all events, and which it has of those that
+/// follow.
+///
+/// What the relay stores itself is there up to some event and not past it, so the look-up ends at the first that is missing.
+/// What it published in `core` mode while there was a stream may have gaps: then each event is looked for, `exact`ly.
+pub(super) async fn stored_after(
+    relay: &Relay,
+    stream: &Stream,
+    mut settled: i64,
+    last: i64,
+    exact: bool,
+) -> Result<(i64, HashSet<(i64, EventKind)>), RelayError> {
+    let (mut position, mut found) = (settled, HashSet::new());
+    while position < last {
+        let mut outgoing = relay.next_after(position, IN_FLIGHT_BYTES_MAX).await?;
+        outgoing.retain(|outgoing| outgoing.seq <= last);
+        if outgoing.is_empty() {
+            break;
+        }
+        let mut stored = lookups(relay, stream, &outgoing, exact);
+        while let Some((seq, has)) = stored.try_next().await? {
+            let is_whole = has.iter().all(|(_, is_there)| *is_there);
+            if is_whole && settled == position {
+                settled = seq;
+            } else {
+                let there = has.into_iter().filter(|(_, is_there)| *is_there);
+                found.extend(there.map(|(kind, _)| (seq, kind)));
+                if !exact {
+                    return Ok((settled, found));
+                }
+            }
+            position = seq;
+        }
+    }
+    Ok((settled, found))
+}
+
 /// What became of an event.
 type Acked = Result<PublishAck, PublishError>;
 
@@ -468,21 +501,29 @@ fn lookups<'l>(
     relay: &'l Relay,
     stream: &'l Stream,
     outgoing: &'l [Outgoing],
+    exact: bool,
 ) -> impl futures_util::Stream<Item = Result<Stored, RelayError>> + 'l {
     let look = move |outgoing: &'l Outgoing| async move {
-        let mut has = Vec::with_capacity(outgoing.events.len());
+        let mut there = Vec::with_capacity(outgoing.events.len());
         for event in &outgoing.events {
             let is_parked = relay.is_parked(outgoing.seq, event);
             let ledger_id = relay.ledger.ledger_id();
-            let is_there = is_parked
-                || match has_come_to(stream, &relay.subjects, ledger_id, event).await? {
-                    Come::No => false,
-                    Come::Yes => true,
-                    Come::Otherwise => return Err(RelayError::SetBack { id: event.id() }),
-                };
-            has.push((event.kind, is_there));
+            let come = match is_parked {
+                true => Come::Yes,
+                false if exact => match has(stream, &relay.subjects, ledger_id, event).await? {
+                    true => Come::Yes,
+                    false => Come::No,
+                },
+                false => has_come_to(stream, &relay.subjects, ledger_id, event).await?,
+            };
+            let is_there = match come {
+                Come::No => false,
+                Come::Yes => true,
+                Come::Otherwise => return Err(RelayError::SetBack { id: event.id() }),
+            };
+            there.push((event.kind, is_there));
         }
-        Ok((outgoing.seq, has))
+        Ok((outgoing.seq, there))
     };
     stream::iter(outgoing).map(look).buffered(LOOKUPS_AT_ONCE)
 }

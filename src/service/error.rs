@@ -38,6 +38,16 @@ pub enum ServiceError {
         /// Who.
         other: Other,
     },
+    /// The events cannot be stored.
+    #[error(
+        "the NATS server at {url} has no JetStream, which stores each event once: turn JetStream on (`nats-server -js`, or a \
+         `jetstream` block in its configuration), or start with --events core, which sends events only to the subscribers that \
+         are there, so that who is away misses them, and after a crash some come twice"
+    )]
+    NoJetstream {
+        /// The server.
+        url: String,
+    },
     /// The client library has ended.
     #[error("the NATS client has ended: {0}; start the service again")]
     ClientEnded(async_nats::Error),
@@ -78,6 +88,7 @@ impl ServiceError {
             Self::Open(_)
             | Self::Http { .. }
             | Self::OtherLedger { .. }
+            | Self::NoJetstream { .. }
             | Self::ClientEnded(_)
             | Self::Damaged(_)
             | Self::Close(_)

@@ -65,6 +65,12 @@ async fn a_stray_variable_changes_nothing_of_a_report_and_is_told_once() {
     // Without an explicit summary there is no report.
     let missing = run(&stage, &stray, &["report", "t"]).await;
     assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
+    let told = stderr(&missing);
+    assert_eq!(
+        told.matches("TASKLATCH_SUMMARY (give --summary)").count(),
+        1,
+        "{told}"
+    );
 }
 
 #[tokio::test]

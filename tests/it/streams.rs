@@ -2,6 +2,7 @@
 
 mod commands;
 mod doubt;
+mod moving;
 mod trouble;
 
 use std::path::Path;
@@ -38,6 +39,18 @@ impl Set {
     async fn on(broker: Broker, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let service = Service::start(&broker, &folder.path().join("ledger.db"), options).await;
+        Self::of(broker, service, folder).await
+    }
+
+    /// With a service whose events are in trouble from the start.
+    async fn in_trouble(broker: Broker, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("ledger.db");
+        let service = Service::start_serving(&broker, &database, options).await;
+        Self::of(broker, service, folder).await
+    }
+
+    async fn of(broker: Broker, service: Service, folder: tempfile::TempDir) -> Self {
         Self {
             worker: Worker::connect(&broker).await,
             stream: EventStream::of(&broker).await,

@@ -66,7 +66,7 @@ class Service:
 
     def __init__(self, scratch, url):
         self.log = scratch / "tasklatch.log"
-        self.command = [tasklatch(), "serve", "--nats-url", url, "--database", str(scratch / "tasklatch.db"), "--http", "off"]
+        self.command = [tasklatch(), "serve", "--nats-url", url, "--database", str(scratch / "tasklatch.db"), "--http", "off", "--events", "core"]
         self.process = None
         self._drain = None
 

@@ -257,6 +257,8 @@ async fn sigterm_before_the_service_is_ready_ends_it_in_bounded_time() {
     let mut child = tokio::process::Command::new(crate::support::BINARY)
         .args([
             "serve",
+            "--events",
+            "core",
             "--http",
             "off",
             "--nats-url",

@@ -53,6 +53,8 @@ async fn stays_silent(
             database,
             "--http",
             "off",
+            "--events",
+            "core",
             "--log",
             "trace",
             "--log-format",

@@ -207,6 +207,8 @@ async fn a_first_start_that_was_killed_early_leaves_a_file_that_the_next_start_c
                 "serve",
                 "--http",
                 "off",
+                "--events",
+                "core",
                 "--nats-url",
                 &broker.url(),
                 "--database",

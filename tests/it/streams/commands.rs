@@ -188,7 +188,7 @@ async fn verify_finds_each_rule_that_another_program_broke_and_says_who_breaks_i
         let (code, stdout, stderr) = tasklatch(&["ledger", "verify"], &copy, &set.broker).await;
         assert_eq!(code, 1, "{rule}: {stdout}{stderr}");
         let line = stdout.lines().find(|line| line.contains(rule));
-        let line = line.unwrap_or_else(|| panic!("{rule} is found broken:\n{stdout}"));
+        let line = line.unwrap_or_else(|| panic!("{rule} is found broken:\n{stdout}{stderr}"));
         assert!(line.ends_with(&format!(": {offender}")), "{line}");
     }
 }
@@ -210,7 +210,7 @@ async fn a_database_that_was_set_back_behind_its_events_is_found_out_and_publish
     assert_eq!(lost.outcome(), Some("accepted"));
     Outside::read(&set.database()).await.until_published().await;
     set.service.stop().await;
-    set.service = Service::start(&set.broker, &copy, SHORT_WINDOW).await;
+    set.service = Service::start_serving(&set.broker, &copy, SHORT_WINDOW).await;
     let other = set.worker.report(&full_report("a", "failed")).await;
     assert_eq!(
         other.outcome(),

@@ -1,10 +1,12 @@
 //! Trouble that may pass delays events, and parks none; an event that can never be published is parked, and delays none.
 
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::{SHORT_WINDOW, Set, ids_of, tasklatch, verified};
 use crate::support::{
-    Broker, EventStream, Outside, Service, Worker, eventually, full_report, http_get,
+    Broker, DEADLINE, EventStream, Outside, Service, Witness, Worker, eventually, full_report,
+    http_get,
 };
 
 /// Waits until `/ready` says this word among its reasons.
@@ -68,29 +70,81 @@ async fn a_stream_that_is_deleted_is_made_anew_and_takes_what_comes() {
 }
 
 #[tokio::test]
-async fn a_service_starts_without_jetstream_answers_and_publishes_all_once_it_is_there() {
-    let mut broker = Broker::start().await;
-    let database = tempfile::tempdir().unwrap();
-    let file = database.path().join("ledger.db");
-    let service = Service::start(&broker, &file, SHORT_WINDOW).await;
+async fn a_server_without_jetstream_is_refused_at_the_start_with_both_ways_out() {
+    let no_account =
+        "jetstream {}\naccounts { A { users = [ { user: u, password: p } ] } }\nno_auth_user: u";
+    for config in ["", no_account] {
+        let broker = Broker::start_configured(config).await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ledger.db");
+        // As it comes, without a word about events.
+        let run = |more: &[&'static str]| {
+            let words = ["serve", "--http", "off", "--nats-url"];
+            let mut command = tokio::process::Command::new(crate::support::BINARY);
+            command
+                .args(words)
+                .arg(broker.url())
+                .arg("--database")
+                .arg(&file)
+                .args(more);
+            command.kill_on_drop(true);
+            command
+        };
+        let refused = timeout(DEADLINE, run(&[]).output())
+            .await
+            .expect("it ends in time")
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{config}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        for part in [
+            "has no JetStream",
+            "turn JetStream on (`nats-server -js`",
+            "start with --events core",
+            "misses them",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_eq!(refused.stdout, b"", "{config}");
+        let service = Service::try_start(&broker.url(), &file, &["--events", "core"]).await;
+        let (status, _) = service.ok().unwrap().stop().await;
+        assert!(status.success());
+    }
+}
+
+#[tokio::test]
+async fn events_go_into_the_stream_if_nothing_else_is_said_and_to_plain_subscribers_too() {
+    let broker = Broker::start_with_jetstream().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = tokio::process::Command::new(crate::support::BINARY);
+    command
+        .args([
+            "serve",
+            "--http",
+            "off",
+            "--nats-url",
+            &broker.url(),
+            "--database",
+        ])
+        .arg(folder.path().join("ledger.db"))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let _service = Service::of(command.spawn().unwrap()).await;
+    let witness = Witness::watch(&broker).await;
     let worker = Worker::connect(&broker).await;
     worker.create("a").await;
-    let reply = worker.report(&full_report("a", "completed")).await;
-    assert_eq!(
-        reply.outcome(),
-        Some("accepted"),
-        "no answer waits for events"
-    );
-    eventually("ready says what is missing", async || {
-        let (status, page) = http_get(&service.ready_line, "/ready").await;
-        (status == 503 && page.contains("TASKLATCH_EVENTS")).then_some(())
-    })
-    .await;
-    broker.kill().await;
-    broker.restart_with(&["-js"]).await;
+    worker.report(&full_report("a", "completed")).await;
     let stream = EventStream::of(&broker).await;
     stream.until(3).await;
     assert_eq!(stream.ids().await, ids_of(["a"]));
+    witness.until("a.2.task").await;
+    let subjects = |seen: Vec<crate::support::Seen>| {
+        seen.into_iter()
+            .map(|seen| seen.subject)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(subjects(witness.seen()), subjects(stream.all().await));
+    assert_eq!(witness.ids(), ids_of(["a"]));
 }
 
 #[tokio::test]
@@ -102,7 +156,7 @@ async fn a_stream_that_would_lose_events_is_not_used_and_ready_says_why() {
         ..Default::default()
     };
     stream.make(config).await;
-    let set = Set::on(broker, SHORT_WINDOW).await;
+    let set = Set::in_trouble(broker, SHORT_WINDOW).await;
     set.report("a").await;
     until_ready_says(&set, "kept in memory").await;
     assert!(set.stream.ids().await.is_empty());
@@ -150,7 +204,7 @@ async fn a_missing_permission_delays_events_and_parks_none() {
     for subject in ["\"tasklatch.event.>\"", "\"$JS.API.STREAM.>\""] {
         let broker = Broker::start_configured(&denied(subject)).await;
         let login = ["--nats-user", "service", "--nats-password", "service"];
-        let mut set = Set::on(broker, &[SHORT_WINDOW, &login].concat()).await;
+        let mut set = Set::in_trouble(broker, &[SHORT_WINDOW, &login].concat()).await;
         set.report("a").await;
         until_ready_says(&set, "events are delayed").await;
         assert!(set.stream.ids().await.is_empty());

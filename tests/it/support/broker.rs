@@ -166,12 +166,6 @@ impl Broker {
         self.restart().await;
     }
 
-    /// Starts it again with other options.
-    pub async fn restart_with(&mut self, options: &[&str]) {
-        self.options = options.iter().map(|&option| option.to_owned()).collect();
-        self.restart().await;
-    }
-
     /// Where its files are.
     pub fn store(&self) -> &Path {
         self.store.path()

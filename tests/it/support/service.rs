@@ -54,9 +54,9 @@ impl Service {
         eventually("requests are served", async || {
             tokio::net::TcpStream::connect(&http).await.ok()?;
             let (_, page) = http_get(&http, "/ready").await;
-            (!page.contains("starting: waiting for the NATS server")
-                && !page.contains("starting: waiting for other services"))
-            .then_some(())
+            let steps = ["its turn", "the NATS server", "JetStream", "other services"];
+            let starts = |step| page.contains(&format!("starting: waiting for {step}"));
+            (!steps.into_iter().any(starts)).then_some(())
         })
         .await;
         Self {
@@ -162,7 +162,8 @@ fn read_all(mut stderr: ChildStderr) -> tokio::task::JoinHandle<String> {
     })
 }
 
-/// `tasklatch serve`, by way of another command, if one is given, and with pipes for what it prints.
+/// `tasklatch serve`, by way of another command, if one is given, and with pipes for what it prints. Events are plain ones
+/// unless the options say otherwise, as most servers of tests have no JetStream.
 pub fn serve_command(wrapper: &[&str], url: &str, database: &Path, options: &[&str]) -> Command {
     let words: Vec<&str> = wrapper.iter().copied().chain([BINARY]).collect();
     let mut command = Command::new(words[0]);
@@ -174,6 +175,11 @@ pub fn serve_command(wrapper: &[&str], url: &str, database: &Path, options: &[&s
             &[][..]
         } else {
             &["--http", "off"][..]
+        })
+        .args(if options.contains(&"--events") {
+            &[][..]
+        } else {
+            &["--events", "core"][..]
         })
         .args(options)
         .stdin(Stdio::null())

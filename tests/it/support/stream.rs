@@ -89,7 +89,9 @@ impl EventStream {
     pub async fn until_window_is_over(&self) {
         let id = format!("probe-{}", uuid::Uuid::now_v7());
         let publish = async || {
-            let message = async_nats::jetstream::message::PublishMessage::build().message_id(&id);
+            let message = async_nats::jetstream::message::PublishMessage::build()
+                .header("ce-id", "tasklatch.event.probe")
+                .message_id(&id);
             let ack = self
                 .context
                 .send_publish("tasklatch.event.probe.x", message);
