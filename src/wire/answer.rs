@@ -1,7 +1,7 @@
 //! Answers (docs/protocol.md, "Answers").
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Code, PROTOCOL_VERSION, Refusal, header};
 use crate::task::words;
@@ -40,6 +40,17 @@ impl Answer {
             refused: None,
             outcome,
         }
+    }
+
+    /// Whether it is refused as `unavailable` since its reply is larger than the server carries: that does not pass by itself.
+    pub fn is_over_limit(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Body {
+            error: Refusal,
+        }
+        self.refused == Some(Code::Unavailable)
+            && serde_json::from_slice::<Body>(&self.body)
+                .is_ok_and(|body| body.error.limit.is_some())
     }
 
     /// A refusal.

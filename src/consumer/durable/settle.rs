@@ -144,8 +144,8 @@ impl Delivery {
                 replier.answer(&mut ticket, answer).await;
                 self.acknowledge(replier).await;
             }
-            Some(Action::Retry) => self.put_off(&answer).await,
-            Some(Action::Fix | Action::Stop) => {
+            Some(Action::Retry) if !answer.is_over_limit() => self.put_off(&answer).await,
+            Some(_) => {
                 let beside = replier.clone();
                 replier.settle_beside(async move { self.bury(beside, ticket, answer).await });
             }

@@ -15,9 +15,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::CONSUMER;
 use super::dead::{self, Letter};
 use super::settle::Origin;
-use super::{ACK_PENDING_MAX, CONSUMER};
 use crate::streams::JETSTREAM_WITHIN;
 use crate::wire::{Answer, Code, Refusal, StreamKind, Subjects};
 
@@ -33,10 +33,16 @@ pub(super) async fn skim(client: &Client, subjects: &Subjects) -> Result<(), asy
         stream: name,
         created: stream.cached_info().created.unix_timestamp_nanos(),
     };
-    for sequence in unsettled(&stream).await? {
-        let Some(found) = find(client, &origin.stream, sequence).await? else {
-            continue;
+    let (mut next, last) = unsettled(&stream).await?.into_inner();
+    while next <= last {
+        let Some(found) = find_from(client, &origin.stream, next).await? else {
+            break;
         };
+        let sequence = found.seq;
+        next = sequence + 1;
+        if sequence > last {
+            break;
+        }
         // The server puts this character in the place of bytes that are not UTF-8.
         let has_subject = !found.subject.contains(char::REPLACEMENT_CHARACTER);
         if has_subject && found.hdrs.is_none_or(|headers| is_readable(&headers)) {
@@ -69,12 +75,12 @@ async fn unsettled(stream: &Stream) -> Result<RangeInclusive<u64>, async_nats::E
     let info = consumer.cached_info();
     let first = info.ack_floor.stream_sequence + 1;
     let last = info.delivered.stream_sequence;
-    // What was settled in between is looked at too, but there is no end to it.
-    Ok(first..=last.min(first + 2 * ACK_PENDING_MAX as u64))
+    Ok(first..=last)
 }
 
 #[derive(Deserialize)]
 struct Found {
+    seq: u64,
     subject: String,
     #[serde(default, deserialize_with = "some_bytes")]
     hdrs: Option<Vec<u8>>,
@@ -93,7 +99,9 @@ fn some_bytes<'de, D: serde::Deserializer<'de>>(
     bytes(deserializer).map(Some)
 }
 
-async fn find(
+/// The first report from this sequence on that is still there. What was settled is gone, so that as many are found as are not
+/// settled, however far they lie apart.
+async fn find_from(
     client: &Client,
     stream: &str,
     sequence: u64,
@@ -103,7 +111,7 @@ async fn find(
         message: Option<Found>,
     }
     let subject = format!("$JS.API.STREAM.MSG.GET.{stream}");
-    let request = json!({"seq": sequence}).to_string();
+    let request = json!({"seq": sequence, "next_by_subj": ">"}).to_string();
     let answer = client.request(subject, request.into()).await?;
     let said: Said = serde_json::from_slice(&answer.payload)?;
     Ok(said.message)

@@ -195,3 +195,124 @@ async fn a_report_whose_subject_is_no_text_is_set_aside_and_does_not_hold_up_oth
     let (status, log) = stage.service.stop().await;
     assert!(status.success(), "{log}");
 }
+
+#[tokio::test]
+async fn a_report_whose_reply_does_not_fit_any_more_is_set_aside_with_its_reason() {
+    let config = "max_payload: 1048576\njetstream {}";
+    let (mut stage, context) = set_on(Broker::start_configured(config).await).await;
+    until_ready(&stage).await;
+    let large =
+        json!({"task_id": "large", "title": "a task", "metadata": {"m": "x".repeat(20_000)}});
+    stage.worker.create_with(large).await;
+    stage.worker.create("small").await;
+    let report = full_report("large", "completed");
+    stage.worker.report(&report).await;
+    let mut huge = full_report("small", "completed");
+    huge["summary"] = json!("x".repeat(12_000));
+    // They come while the service is away, and then the server takes less.
+    let (status, log) = stage.service.stop().await;
+    assert!(status.success(), "{log}");
+    publish(&context, "large", &report, &[]).await;
+    publish(&context, "small", &huge, &[]).await;
+    stage.broker.kill().await;
+    stage
+        .broker
+        .restart_configured("max_payload: 8192\njetstream {}")
+        .await;
+    let database = stage.folder.path().join("ledger.db");
+    let serve = &super::SERVE;
+    let service = crate::support::Service::start_serving(&stage.broker, &database, serve).await;
+    until_drained(&context).await;
+    let mut reasons: Vec<_> = dead(&context, 2)
+        .await
+        .into_iter()
+        .map(|letter| {
+            let headers = letter.headers.as_ref().unwrap();
+            let error = headers.get("Nats-Service-Error").unwrap().as_str();
+            (
+                letter.subject.to_string(),
+                error.to_owned(),
+                letter.payload.len(),
+            )
+        })
+        .collect();
+    reasons.sort();
+    let [(large, why_large, bytes), (small, why_small, none)] = &reasons[..] else {
+        panic!("{reasons:?}");
+    };
+    assert_eq!(
+        (large.as_str(), small.as_str()),
+        ("tasklatch.dead.large", "tasklatch.dead.small")
+    );
+    assert!(
+        why_large.starts_with("unavailable: the answer has ")
+            && why_large.contains("max_payload is 8192"),
+        "{why_large}"
+    );
+    assert_eq!(*bytes, report.to_string().len(), "what fits is kept");
+    assert!(why_small.contains("max_payload is 8192"), "{why_small}");
+    assert_eq!(*none, 0, "what does not fit is not");
+    let (status, log) = service.stop().await;
+    assert!(status.success(), "{log}");
+}
+
+#[tokio::test]
+async fn a_report_whose_headers_cannot_be_read_is_found_however_far_it_lies_behind_one_that_is_not_settled()
+ {
+    /// More than are handed out at once, twice over.
+    const BETWEEN: usize = 17_000;
+    let (stage, context) = set().await;
+    until_ready(&stage).await;
+    stage.worker.create("first").await;
+    let (status, log) = stage.service.stop().await;
+    assert!(status.success(), "{log}");
+    // Somebody else holds the first one.
+    publish(&context, "first", &full_report("first", "completed"), &[]).await;
+    let stream = context.get_stream("TASKLATCH_REPORTS").await.unwrap();
+    let consumer: PullConsumer = stream.get_consumer("tasklatch").await.unwrap();
+    let mut pulled = consumer.fetch().max_messages(1).messages().await.unwrap();
+    let first = timeout(DEADLINE, pulled.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    for _ in 0..BETWEEN {
+        let subject = "tasklatch.queue.report.between";
+        stage
+            .worker
+            .client
+            .publish(subject, "{}".into())
+            .await
+            .unwrap();
+    }
+    crate::support::eventually("the stream has them", async || {
+        (held(&context, "TASKLATCH_REPORTS").await > BETWEEN as u64).then_some(())
+    })
+    .await;
+    stream
+        .purge()
+        .filter("tasklatch.queue.report.between")
+        .await
+        .unwrap();
+    let odd = hpub(
+        "tasklatch.queue.report.odd",
+        "_INBOX.odd",
+        "NATS/1.0\r\nX: a\rb\r\n\r\n",
+        "{}",
+    );
+    raw(&stage.broker, &odd).await;
+    let database = stage.folder.path().join("ledger.db");
+    let serve = &super::SERVE;
+    let service = crate::support::Service::start_serving(&stage.broker, &database, serve).await;
+    crate::support::eventually("it is set aside", async || {
+        let _ = first.ack_with(jetstream::AckKind::Progress).await;
+        (held(&context, "TASKLATCH_DEAD").await == 1).then_some(())
+    })
+    .await;
+    first.ack_with(jetstream::AckKind::Nak(None)).await.unwrap();
+    until_drained(&context).await;
+    let letters = dead(&context, 1).await;
+    assert_eq!(letters[0].subject.as_str(), "tasklatch.dead.odd");
+    let (status, log) = service.stop().await;
+    assert!(status.success(), "{log}");
+}
