@@ -1,12 +1,16 @@
 //! How the service is, for those who ask from outside.
 
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::metrics::Metrics;
 use crate::nats::Connection;
 use crate::telemetry::Telemetry;
+
+/// How long it is said that somebody else has published into the event stream.
+const STRANGERS_SHOWN: Duration = Duration::from_secs(60);
 
 /// What the parts of the service say of themselves.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ struct Troubles {
     durable: Option<String>,
     acknowledgments: Option<String>,
     dead_letters: Option<String>,
+    /// Who else publishes into the event stream, and when that was seen last.
+    strangers: Option<(Instant, String)>,
     stopping: bool,
 }
 
@@ -37,7 +43,7 @@ struct Troubles {
 pub struct Readiness {
     /// Whether requests are served as they should be.
     pub ready: bool,
-    /// Why not, for people.
+    /// Why not, for people; and what is wrong that keeps nobody from being served.
     pub reasons: Vec<String>,
 }
 
@@ -172,6 +178,11 @@ impl Health {
         self.with(|troubles| troubles.dead_letters = Some(text));
     }
 
+    /// Somebody else publishes into the event stream: `who` tells where and how much.
+    pub fn strangers(&self, who: String) {
+        self.with(|troubles| troubles.strangers = Some((Instant::now(), who)));
+    }
+
     /// The service takes on no more work.
     pub fn stopping(&self) {
         self.with(|troubles| troubles.stopping = true);
@@ -207,10 +218,13 @@ impl Health {
                     .then(|| "the service is stopping".to_owned()),
             );
         });
-        Readiness {
-            ready: reasons.is_empty(),
-            reasons,
-        }
+        let ready = reasons.is_empty();
+        self.with(|troubles| {
+            let strangers = troubles.strangers.as_ref();
+            let now = strangers.filter(|(seen, _)| seen.elapsed() < STRANGERS_SHOWN);
+            reasons.extend(now.map(|(_, who)| who.clone()));
+        });
+        Readiness { ready, reasons }
     }
 
     fn with(&self, look: impl FnOnce(&mut Troubles)) {

@@ -9,6 +9,7 @@
 
 mod core;
 mod lookup;
+mod strangers;
 mod stream;
 
 use std::collections::HashSet;
@@ -218,11 +219,20 @@ impl Publisher {
         }
     }
 
+    /// Others publish into the stream all the time.
+    fn crowded(&mut self) {
+        if let Self::Stream(stream) = self {
+            stream.crowded();
+        }
+    }
+
     /// What was published and is not known to be taken is in doubt from now on.
     fn go_back(&mut self, error: &RelayError) {
         match self {
             Self::Core(core) => core.go_back(error),
-            Self::Stream(stream) => stream.go_back(),
+            Self::Stream(stream) => {
+                stream.go_back(!matches!(error, RelayError::StreamMoved));
+            }
         }
     }
 }
@@ -279,6 +289,9 @@ impl Relay {
                 Err(RelayError::StreamMoved) if moved < STREAM_MOVED_MAX => {
                     moved += 1;
                     publisher.go_back(&RelayError::StreamMoved);
+                    if moved >= CROWDED_AFTER {
+                        publisher.crowded();
+                    }
                     tokio::time::sleep(STREAM_MOVED_WAIT).await;
                 }
                 Err(error) => {
@@ -380,6 +393,9 @@ fn log_recovery(trouble: &mut Trouble) {
         );
     }
 }
+
+/// After how many rounds in a row that somebody else's messages came in between events are published one by one.
+const CROWDED_AFTER: u32 = 3;
 
 /// How long the relay waits when the stream has moved, and how often in a row that is no trouble.
 const STREAM_MOVED_WAIT: Duration = Duration::from_millis(5);

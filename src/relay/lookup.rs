@@ -31,9 +31,34 @@ pub(super) async fn has_come_to(
     event: &Event,
 ) -> Result<Come, LookupError> {
     let subject = event.subject(subjects);
-    let Some(last) = found(stream.get_last_raw_message_by_subject(&subject).await)? else {
-        return Ok(Come::No);
-    };
+    match last_on(stream, &subject).await? {
+        Some(last) => come_by(stream, &subject, ledger_id, event, last).await,
+        None => Ok(Come::No),
+    }
+}
+
+/// The last message on a subject.
+///
+/// # Errors
+/// [`LookupError`] if the stream cannot be asked.
+pub(super) async fn last_on(
+    stream: &Stream,
+    subject: &str,
+) -> Result<Option<StreamMessage>, LookupError> {
+    found(stream.get_last_raw_message_by_subject(subject).await)
+}
+
+/// The same as [`has_come_to`], where the last message on the event's subject is known.
+///
+/// # Errors
+/// [`LookupError`] if the stream cannot be asked.
+pub(super) async fn come_by(
+    stream: &Stream,
+    subject: &str,
+    ledger_id: &str,
+    event: &Event,
+    last: StreamMessage,
+) -> Result<Come, LookupError> {
     let mut message = last.clone();
     let mut next = 1;
     loop {
@@ -46,7 +71,7 @@ pub(super) async fn has_come_to(
             }
             _ => {}
         }
-        match next_on(stream, &subject, next).await? {
+        match next_on(stream, subject, next).await? {
             Some(found) if found.sequence < last.sequence => message = found,
             _ => return Ok(Come::No),
         }
@@ -145,6 +170,20 @@ pub(super) async fn may_have_gaps(
         .into_iter()
         .any(|name| last.headers.get(name).is_some());
     Ok(revision_of(&last, ledger_id).is_none() || !is_conditional)
+}
+
+/// The subject of a message of the stream, if it is none of this ledger's events.
+///
+/// # Errors
+/// [`LookupError`] if the stream cannot be asked.
+pub(super) async fn stranger_at(
+    stream: &Stream,
+    ledger_id: &str,
+    sequence: u64,
+) -> Result<Option<String>, LookupError> {
+    let message = found(stream.get_raw_message(sequence).await)?;
+    let stranger = message.filter(|message| revision_of(message, ledger_id).is_none());
+    Ok(stranger.map(|message| message.subject.to_string()))
 }
 
 /// The headers by which the relay says how the stream must end for an event to be stored.

@@ -10,6 +10,8 @@
 //! with the first that the stream does not have, on the condition that the stream still ends there
 //! (`Nats-Expected-Last-Sequence`); if it has grown meanwhile, the relay begins again.
 
+mod alone;
+
 use std::collections::{HashSet, VecDeque};
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -26,6 +28,7 @@ use futures_util::{FutureExt, TryStreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::lookup::{Come, has, has_come_to, last_made, may_have_gaps};
+use super::strangers::Strangers;
 use super::{Cursor, Relay, RelayError, Round, too_large};
 use crate::faults::{self, Point};
 use crate::ledger::Outgoing;
@@ -65,6 +68,7 @@ pub(super) struct IntoStream {
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
     cursor: Cursor,
+    strangers: Strangers,
 }
 
 /// What was published last, and where.
@@ -121,13 +125,17 @@ impl IntoStream {
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             cursor: Cursor::default(),
+            strangers: Strangers::default(),
         }
     }
 
-    /// What is on its way is in doubt.
-    pub(super) fn go_back(&mut self) {
+    /// Begins again where the stream ends. What is on its way `is_in_doubt`, unless the first of it was refused: then all that
+    /// follows is, as it is on the condition that the first was stored.
+    pub(super) fn go_back(&mut self, is_in_doubt: bool) {
         self.chain = None;
-        self.in_doubt = self.in_doubt.max(self.attempted);
+        if is_in_doubt {
+            self.in_doubt = self.in_doubt.max(self.attempted);
+        }
         self.in_flight.clear();
         self.in_flight_bytes = 0;
         self.found.clear();
@@ -137,6 +145,9 @@ impl IntoStream {
     pub(super) async fn round(&mut self, relay: &mut Relay) -> Result<Round, RelayError> {
         if self.chain.is_none() {
             self.begin(relay).await?;
+        }
+        if self.strangers.is_crowded() {
+            return self.publish_alone(relay).await;
         }
         self.fill(relay).await?;
         let settled_before = self.settled;
@@ -155,6 +166,7 @@ impl IntoStream {
         // Before the events are asked for: should one of them come in after that, the stream has grown.
         let info = stream.cached_info();
         let sequence = info.state.last_sequence;
+        self.strangers.look(relay, &stream, sequence).await?;
         let message_max = usize::try_from(info.config.max_message_size)
             .ok()
             .filter(|&bytes| bytes > 0)
@@ -380,14 +392,14 @@ impl IntoStream {
             self.settled = Some(first.seq);
         }
         if (is_duplicate || has_gap) && self.in_flight.is_empty() {
-            self.go_back();
+            self.go_back(true);
         }
         Ok(())
     }
 
     /// Looks at an acknowledgment; whether it says that the stream had the event before.
     fn check_ack(
-        &self,
+        &mut self,
         relay: &Relay,
         first: &InFlight,
         ack: &PublishAck,
@@ -401,6 +413,7 @@ impl IntoStream {
         }
         let metrics = relay.health.metrics();
         if !ack.duplicate {
+            self.strangers.stored(ack.sequence);
             metrics.published(first.kind);
             if let Some(trace) = &first.trace {
                 let took = (Instant::now() + ACK_WITHIN).saturating_duration_since(first.due);

@@ -3,6 +3,7 @@
 mod commands;
 mod doubt;
 mod moving;
+mod strangers;
 mod trouble;
 
 use std::path::Path;
