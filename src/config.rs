@@ -212,6 +212,16 @@ impl NatsOptions {
         }
     }
 
+    /// The same servers, as the client of this seed and inbox, which knows the server by this CA.
+    pub fn of_client(&self, seed: &Path, ca: &Path, inbox_prefix: String) -> Self {
+        Self {
+            nats_nkey: Some(Secret(format!("@{}", seed.display()))),
+            nats_tls_ca: Some(ca.to_owned()),
+            inbox_prefix: Some(inbox_prefix),
+            ..Self::at(&self.nats_url)
+        }
+    }
+
     /// How to log in and how to speak, read from the options and the files that they name.
     ///
     /// # Errors

@@ -25,6 +25,13 @@ pub use roles::Role;
 /// What the private inbox of a user begins with; the rest is its name.
 pub const INBOX_PREFIX: &str = "_INBOX";
 
+/// The user whose key is another one whenever something else has changed: whoever can log in with it knows that the server has
+/// read all of it.
+pub const RELOAD_CHECK: &str = "reload-check";
+
+/// Names that no client can be given.
+const TAKEN: [&str; 4] = ["service", "coordinator", "observer", RELOAD_CHECK];
+
 /// The most characters of a user's name.
 const NAME_CHARS: usize = 64;
 
@@ -51,7 +58,8 @@ pub enum SecretsError {
     },
     /// A name that no user can have.
     #[error(
-        "{0:?} is no name for a worker: use up to {NAME_CHARS} of A-Z a-z 0-9 _ -, and none of service, coordinator and observer"
+        "{0:?} is no name for a client: use up to {NAME_CHARS} of A-Z a-z 0-9 _ -, and none of service, coordinator, observer and \
+         {RELOAD_CHECK}"
     )]
     Name(String),
     /// What a worker shall be narrowed to is no task.
@@ -70,6 +78,9 @@ pub enum SecretsError {
     },
 }
 
+/// The first coordinator, and what the file of the role of a further one says.
+const COORDINATOR: &str = "coordinator";
+
 /// A worker, which may be narrowed to one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewWorker {
@@ -84,10 +95,7 @@ impl NewWorker {
     /// [`SecretsError::Name`] for a name that is no single subject token or belongs to another role,
     /// [`SecretsError::TaskId`] for what is no task ID.
     pub fn new(name: &str, task_id: Option<&str>) -> Result<Self, SecretsError> {
-        let taken = ["service", "coordinator", "observer"].contains(&name);
-        if taken || !is_word(name, NAME_CHARS) {
-            return Err(SecretsError::Name(name.to_owned()));
-        }
+        check_name(name)?;
         match task_id {
             Some(id) if !is_word(id, TASK_ID_BYTES) => Err(SecretsError::TaskId(id.to_owned())),
             task_id => Ok(Self {
@@ -95,6 +103,14 @@ impl NewWorker {
                 task_id: task_id.map(str::to_owned),
             }),
         }
+    }
+}
+
+/// Whether a client may have this name, which becomes part of subjects, file names and the server's configuration.
+fn check_name(name: &str) -> Result<(), SecretsError> {
+    match TAKEN.contains(&name) || !is_word(name, NAME_CHARS) {
+        true => Err(SecretsError::Name(name.to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -119,7 +135,7 @@ struct Folder<'a> {
 }
 
 /// Makes what is missing under `root`: `ca/`, `nats/`, `service/` and `clients/`. `hosts` are the names and addresses that
-/// clients know the server by; `workers` are added to those that are there. A certificate of the server that was made here is
+/// clients know the server by; `workers` and further `coordinators` are added to those that are there. A certificate of the server that was made here is
 /// made anew for a host that it does not name, and some time before it ends.
 ///
 /// # Errors
@@ -129,6 +145,7 @@ pub fn make(
     subjects: &Subjects,
     hosts: &[String],
     workers: &[NewWorker],
+    coordinators: &[String],
     now: Timestamp,
 ) -> Result<Made, SecretsError> {
     let mut folder = Folder {
@@ -152,7 +169,16 @@ pub fn make(
         }
         folder.seed(&format!("clients/{}.nk", worker.name))?;
     }
-    for name in ["coordinator", "observer", "worker"] {
+    for name in coordinators {
+        check_name(name)?;
+        let file = format!("clients/{name}.role");
+        let said = folder.read_or_make(&file, || Ok(format!("{COORDINATOR}\n")))?;
+        if said.trim() != COORDINATOR || folder.read(&format!("clients/{name}.task"))?.is_some() {
+            return Err(folder.unfit(&file, "of another role".to_owned()));
+        }
+        folder.seed(&format!("clients/{name}.nk"))?;
+    }
+    for name in [COORDINATOR, "observer", "worker"] {
         folder.seed(&format!("clients/{name}.nk"))?;
     }
     folder.seed("service/service.nk")?;
@@ -257,9 +283,30 @@ impl Folder<'_> {
 
     /// Writes the accounts of the server, with their users and what each may do, from the seeds that are there.
     fn users(&mut self, subjects: &Subjects) -> Result<(), SecretsError> {
-        let mut text = String::from(
-            "# Made by `tasklatch secrets make`, and made anew by it: edit nothing here.\n",
-        );
+        let users = self.find_users()?;
+        for User { name, role, .. } in &users {
+            if *role != Role::ReloadCheck {
+                self.made.users.insert(name.clone(), role.clone());
+            }
+        }
+        // So that a certificate that was put there by hand is noticed too.
+        let certificate = self.read("nats/server.pem")?.unwrap_or_default();
+        let certificate = certificates::digest(&certificate);
+        let is_same = users.iter().any(|user| user.role == Role::ReloadCheck)
+            && self.read("nats/accounts.conf")?.as_deref()
+                == Some(&accounts(&users, subjects, &certificate));
+        if is_same {
+            return Ok(());
+        }
+        let check = format!("clients/{RELOAD_CHECK}.nk");
+        self.remove(&check)?;
+        self.seed(&check)?;
+        let text = accounts(&self.find_users()?, subjects, &certificate);
+        self.write("nats/accounts.conf", &text)
+    }
+
+    /// The users of the seeds that are there.
+    fn find_users(&mut self) -> Result<Vec<User>, SecretsError> {
         let service = self.seed("service/service.nk")?;
         let mut users = vec![User {
             name: "service".to_owned(),
@@ -268,21 +315,26 @@ impl Folder<'_> {
         }];
         for name in self.client_names()? {
             let key = self.seed(&format!("clients/{name}.nk"))?;
-            let role = match name.as_str() {
-                "coordinator" => Role::Coordinator,
-                "observer" => Role::Observer,
-                _ => self.worker(&name)?,
-            };
+            let role = self.role(&name)?;
             users.push(User { name, key, role });
         }
-        text += &roles::accounts(&users, subjects);
-        for User { name, role, .. } in users {
-            self.made.users.insert(name, role);
+        Ok(users)
+    }
+
+    /// What a client is there for, by its name and the files beside its seed.
+    fn role(&self, name: &str) -> Result<Role, SecretsError> {
+        match name {
+            COORDINATOR => return Ok(Role::Coordinator),
+            "observer" => return Ok(Role::Observer),
+            RELOAD_CHECK => return Ok(Role::ReloadCheck),
+            _ => {}
         }
-        if self.read("nats/accounts.conf")?.as_deref() != Some(&text) {
-            self.write("nats/accounts.conf", &text)?;
+        let file = format!("clients/{name}.role");
+        match self.read(&file)?.as_deref().map(str::trim) {
+            None => self.worker(name),
+            Some(COORDINATOR) if check_name(name).is_ok() => Ok(Role::Coordinator),
+            Some(_) => Err(self.unfit(&file, "no role that a client can have".to_owned())),
         }
-        Ok(())
     }
 
     /// What a worker may do. Its files may have been made by hand, and what they say becomes part of the server's
@@ -325,4 +377,26 @@ impl Folder<'_> {
         names.sort();
         Ok(names)
     }
+}
+
+/// The accounts as the server's configuration includes them.
+fn accounts(users: &[User], subjects: &Subjects, certificate: &str) -> String {
+    let head = "# Made by `tasklatch secrets make`, and made anew by it: edit nothing here.";
+    let accounts = roles::accounts(users, subjects);
+    format!("{head}\n# For the certificate {certificate}.\n{accounts}")
+}
+
+/// The clients that have a seed under `root`, by name, with what each may do.
+///
+/// # Errors
+/// [`SecretsError`] for a file that cannot be read, or is not what it must be.
+pub fn clients(root: &Path) -> Result<BTreeMap<String, Role>, SecretsError> {
+    let folder = Folder {
+        root,
+        made: Made::default(),
+    };
+    let names = folder.client_names()?.into_iter();
+    names
+        .map(|name| Ok((name.clone(), folder.role(&name)?)))
+        .collect()
 }

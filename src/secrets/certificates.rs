@@ -121,7 +121,7 @@ const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// How long before its end a certificate is replaced.
 const RENEWED_BEFORE: Duration = DAY.saturating_mul(60);
 
-fn digest(text: &str) -> String {
+pub(super) fn digest(text: &str) -> String {
     hex::encode(Sha256::digest(text))
 }
 

@@ -19,6 +19,8 @@ pub enum Role {
     WorkerOf(String),
     /// Reads events as they come.
     Observer,
+    /// Logs in, and may do nothing: shows that the server has read its configuration again.
+    ReloadCheck,
 }
 
 impl fmt::Display for Role {
@@ -38,6 +40,7 @@ impl Role {
             Self::Coordinator => "coordinator",
             Self::Worker | Self::WorkerOf(_) => "worker",
             Self::Observer => "observer",
+            Self::ReloadCheck => "reload check",
         }
     }
 
@@ -72,7 +75,7 @@ impl Role {
             }
             // A request to JetStream names a subject for its answer, and the server publishes there without asking whether
             // the sender may. So events of the past are for coordinators.
-            Self::Observer => Vec::new(),
+            Self::Observer | Self::ReloadCheck => Vec::new(),
         }
     }
 
@@ -84,7 +87,7 @@ impl Role {
                 all.push("$SRV.>".to_owned());
             }
             Self::Coordinator | Self::Observer => all.push(subjects.all_of(StreamKind::Events)),
-            Self::Worker | Self::WorkerOf(_) => {}
+            Self::Worker | Self::WorkerOf(_) | Self::ReloadCheck => {}
         }
         all
     }

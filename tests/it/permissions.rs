@@ -1,6 +1,7 @@
 //! What each role may do on a server run with deploy/nats.conf, and what the server keeps it from (docs/security.md).
 
 mod login;
+mod reload;
 mod secrets;
 mod work;
 

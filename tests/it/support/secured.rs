@@ -13,7 +13,7 @@ use super::{BINARY, DEADLINE, Service};
 
 /// A running secured server. It is killed when this is dropped.
 pub struct Secured {
-    _child: Child,
+    child: Child,
     port: u16,
     pub folder: tempfile::TempDir,
 }
@@ -44,7 +44,7 @@ impl Secured {
             .current_dir(folder.path());
         let (child, port) = run(&mut server).await;
         Self {
-            _child: child,
+            child,
             port,
             folder,
         }
@@ -53,6 +53,30 @@ impl Secured {
     /// Where it listens.
     pub fn url(&self) -> String {
         format!("tls://localhost:{}", self.port)
+    }
+
+    /// Its process ID.
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
+    /// The certificate that it shows, as PEM.
+    pub async fn shown_certificate(&self) -> String {
+        // nats-server speaks first, and TLS begins after its greeting.
+        let script = "import socket, ssl, sys
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10)
+s.recv(4096)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname = False
+context.verify_mode = ssl.CERT_NONE
+print(ssl.DER_cert_to_PEM_cert(context.wrap_socket(s).getpeercert(True)), end='')";
+        let output = Command::new("python3")
+            .args(["-c", script, &self.port.to_string()])
+            .output()
+            .await
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// The same for a raw connection.
