@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use async_nats::Client;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -15,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{EventsMode, EventsOptions, NatsOptions, OtlpEndpoint};
 use crate::consumer::applier::{Applier, send_all};
-use crate::consumer::discovery::{Discovery, Search, Statistics};
 use crate::consumer::durable::{self, DurableReports};
 use crate::consumer::{self, Consumer, Replier, Work};
 use crate::health::Health;
@@ -23,17 +21,18 @@ use crate::http::Http;
 use crate::ledger::{self, Command, Fault, Ledger, Writer};
 use crate::metrics::ConnectionName;
 use crate::nats::{Connection, Trouble, connect, round_trip};
-use crate::relay::{Relay, Way};
-use crate::streams::{Wanted, has_jetstream};
+use crate::relay::Relay;
 use crate::telemetry::Telemetry;
 use crate::wire::{Endpoint, Subjects};
 
 mod error;
 mod readings;
+mod registration;
 mod upkeep;
 
 pub use error::ServiceError;
 use readings::Sources;
+use registration::{arrive, refuse_without_jetstream, way};
 use upkeep::{fold, have_applied, prune, sweep};
 
 /// How the service is to run.
@@ -72,17 +71,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How long each step of stopping may take. What is committed and not published by then is published at the next start.
 const STOP_STEP_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long JetStream may take to say which streams there are.
-const JETSTREAM_WITHIN: Duration = Duration::from_secs(2);
-
-/// How often a server is asked for JetStream that says that it has none, and the pause between: in a cluster that has only
-/// just formed, nobody may answer yet.
-const JETSTREAM_TRIES: u32 = 4;
-const JETSTREAM_RETRY: Duration = Duration::from_millis(500);
-
-/// The default `max_payload` of a NATS server, in bytes: with it all that keeps the limits of the protocol fits.
-const MAX_PAYLOAD_USUAL: usize = 1024 * 1024;
 
 /// Room in the queue for work of the service's own beside that of clients.
 const OWN_WORK_MAX: usize = 64;
@@ -313,40 +301,6 @@ impl Drop for RelayThread {
     }
 }
 
-/// What discovery tells of the service.
-struct Standing {
-    statistics: Arc<Statistics>,
-    /// Whether the endpoints are served yet.
-    served: Arc<AtomicBool>,
-}
-
-/// Makes the service known, and looks at who and what is there already.
-async fn arrive(
-    config: &Config,
-    connection: &Connection,
-    ledger: &Ledger,
-    attendants: &mut JoinSet<()>,
-) -> Result<Standing, ServiceError> {
-    let statistics = Arc::new(Statistics::default());
-    let served = Arc::new(AtomicBool::new(false));
-    let subjects = config.subjects.clone();
-    let discovery = Discovery::begin(connection.clone(), subjects, ledger.ledger_id())
-        .await
-        .map_err(|error| ServiceError::ClientEnded(error.into()))?;
-    let search = discovery.search();
-    attendants.spawn(discovery.run(statistics.clone(), served.clone()));
-    refuse_other_ledgers(config, connection, &search).await?;
-    warn_of_streams(connection, &config.subjects).await;
-    let max_payload = connection.max_payload();
-    if max_payload < MAX_PAYLOAD_USUAL {
-        tracing::warn!(
-            server.max_payload = max_payload,
-            "the NATS server carries smaller messages than usual: tasks and reports near the limits of the protocol are refused"
-        );
-    }
-    Ok(Standing { statistics, served })
-}
-
 async fn bind(address: SocketAddr) -> Result<(Http, SocketAddr), ServiceError> {
     let failed = |source| ServiceError::Http { address, source };
     let http = Http::bind(address).await.map_err(failed)?;
@@ -361,88 +315,6 @@ async fn serve_http(http: Http, health: Arc<Health>, sources: Arc<OnceLock<Sourc
     };
     if let Err(error) = http.serve(health, page).await {
         tracing::error!(error = %error, "HTTP is no longer served");
-    }
-}
-
-async fn refuse_other_ledgers(
-    config: &Config,
-    connection: &Connection,
-    search: &Search,
-) -> Result<(), ServiceError> {
-    // The server knows our own subscriptions before we ask, so that of two services that start together each sees the
-    // other.
-    round_trip(connection, ROUND_TRIP_WITHIN).await?;
-    match search
-        .find_other()
-        .await
-        .map_err(ServiceError::ClientEnded)?
-    {
-        Some(other) if !config.allow_other_ledgers => {
-            let prefix = config.subjects.prefix().to_owned();
-            Err(ServiceError::OtherLedger { prefix, other })
-        }
-        Some(other) => {
-            tracing::warn!(other.ledger_id = %other.ledger_id, other.instance_id = %other.instance_id, "another service answers under the same prefix, as allowed");
-            Ok(())
-        }
-        None => Ok(()),
-    }
-}
-
-/// How events are published.
-fn way(config: &Config) -> Way {
-    let stream = Box::new(Wanted::events(&config.subjects, &config.outbox));
-    match config.events {
-        EventsMode::Core => Way::Core(stream),
-        EventsMode::Jetstream => Way::Stream(stream),
-    }
-}
-
-/// A server without JetStream stores no event, however long it is waited for.
-async fn refuse_without_jetstream(
-    config: &Config,
-    way: &Way,
-    connection: &Connection,
-) -> Result<(), ServiceError> {
-    let Way::Stream(wanted) = way else {
-        return Ok(());
-    };
-    let mut jetstream = async_nats::jetstream::new(Client::clone(&connection.client()));
-    jetstream.set_timeout(JETSTREAM_WITHIN);
-    for _ in 0..JETSTREAM_TRIES {
-        if has_jetstream(&jetstream, wanted).await {
-            return Ok(());
-        }
-        tokio::time::sleep(JETSTREAM_RETRY).await;
-    }
-    Err(ServiceError::NoJetstream {
-        url: config.nats.shown_urls(),
-    })
-}
-
-/// A stream that covers a request subject answers every request first, with an acknowledgment that a client may take for
-/// ours.
-async fn warn_of_streams(connection: &Connection, subjects: &Subjects) {
-    let mut jetstream = async_nats::jetstream::new(Client::clone(&connection.client()));
-    jetstream.set_timeout(JETSTREAM_WITHIN);
-    for endpoint in Endpoint::ALL {
-        let subject = subjects.of(endpoint);
-        match jetstream.stream_by_subject(&subject).await {
-            Ok(stream) => tracing::warn!(
-                stream.name = %stream,
-                request.subject = %subject,
-                "a stream covers a request subject and acknowledges each request before it is answered; take the subject out of the stream"
-            ),
-            // Without JetStream, or without the right to ask, there is nothing to find out.
-            Err(error)
-                if error.kind()
-                    != async_nats::jetstream::context::GetStreamByNameErrorKind::NotFound =>
-            {
-                tracing::debug!(error = %error, "cannot ask for streams that cover request subjects");
-                return;
-            }
-            Err(_) => {}
-        }
     }
 }
 

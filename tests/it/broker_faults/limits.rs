@@ -223,6 +223,8 @@ async fn a_lowered_max_payload_makes_a_retry_unavailable_and_parks_events_and_ra
     let command = [
         "events",
         "resend",
+        "--events",
+        "core",
         "--database",
         database,
         "--nats-url",
