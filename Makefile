@@ -7,7 +7,7 @@ SECONDS ?= 60
 # The older servers that `make servers` fetches, and the tests that are run against each: by the names they begin with,
 # those in which the server has the largest part.
 SERVERS ?= 2.9.10 2.10.25 2.11.11 2.12.8 2.14.6
-SERVER_TESTS ?= events:: scenarios:: durable:: streams:: readiness:: stopping:: permissions::reload
+SERVER_TESTS ?= events:: scenarios:: durable:: streams:: readiness:: stopping::
 ARGS ?=
 MINUTES ?= 20
 EVENTS ?= jetstream
