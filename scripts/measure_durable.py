@@ -124,7 +124,7 @@ def restore_open_tasks(snapshot, database, count):
 
 def start_service(url, database, stack):
     service = subprocess.Popen(
-        [BINARY, "serve", "--nats-url", url, "--database", database, "--http", "off", "--durable-reports", "--log", "warn"],
+        [BINARY, "serve", "--nats-url", url, "--database", database, "--http", "off", "--events", "core", "--durable-reports", "--log", "warn"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     stack.callback(service.wait)
     stack.callback(service.kill)

@@ -277,20 +277,15 @@ impl Consumer {
         self.reads.spawn(async move {
             let abandon = consumer.abandon.clone();
             let reading = consumer.reading.clone();
+            // Held until the reply is on its way.
+            let mut place = None;
             let get = async {
-                let place = reading.acquire().await;
-                (read(consumer.clone()).await, place)
+                place = reading.acquire().await.ok();
+                read(consumer.clone()).await
             };
-            let unavailable = || {
-                (
-                    Read::Reply(Answer::refused(&Refusal::unavailable())),
-                    Ok(None),
-                )
-            };
-            let (read, _place) = match abandon.run_until_cancelled(get).await {
-                Some((read, place)) => (read, place.map(Some)),
-                None => unavailable(),
-            };
+            let read = abandon.run_until_cancelled(get).await;
+            let read =
+                read.unwrap_or_else(|| Read::Reply(Answer::refused(&Refusal::unavailable())));
             let reply = async {
                 match read {
                     Read::Reply(answer) => consumer.replier.send_in_turn(ticket, answer).await,
@@ -305,6 +300,7 @@ impl Consumer {
                 () = reply => {}
                 () = late => {}
             }
+            drop(place);
         });
     }
 

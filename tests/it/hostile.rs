@@ -145,7 +145,7 @@ fn address(broker: &Broker) -> String {
 }
 
 /// The most memory that a process has used, in KiB.
-fn memory_peak_kib(service: &Service) -> u64 {
+pub fn memory_peak_kib(service: &Service) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.unwrap()

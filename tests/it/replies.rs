@@ -4,6 +4,7 @@ use futures_util::StreamExt;
 use serde_json::json;
 use tokio::time::timeout;
 
+use crate::hostile::memory_peak_kib;
 use crate::support::{Broker, DEADLINE, Held, Outside, Proxy, Service, Worker, eventually};
 
 /// More bytes of replies than may wait, by far.
@@ -18,16 +19,6 @@ const FULL: usize = 1000;
 
 /// How much more memory the service may take for all the others, in KiB. Their replies have a gigabyte.
 const GROWTH_MAX_KIB: u64 = 96 * 1024;
-
-fn memory_peak_kib(service: &Service) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap()
-}
 
 #[tokio::test]
 async fn replies_that_wait_for_a_connection_that_stands_still_are_bounded_in_bytes_and_all_come_in_the_end()
