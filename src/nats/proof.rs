@@ -89,8 +89,12 @@ impl Connection {
     /// connected to and proved to have all subscriptions.
     pub fn trouble(&self) -> Option<String> {
         if !self.is_connected() {
-            let outage = self.happenings.outage.shown().unwrap_or_default();
-            return Some(format!("not connected to the NATS server {outage}"));
+            let outage = self.happenings.outage.shown();
+            let outage = outage.map(|outage| format!(" {outage}"));
+            return Some(format!(
+                "not connected to the NATS server{}",
+                outage.unwrap_or_default()
+            ));
         }
         if self.happenings.is_subscription_refused() {
             return Some(
