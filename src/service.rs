@@ -104,7 +104,7 @@ pub struct Service {
 }
 
 /// Starts a service: when this returns, the server is proved to have its subscriptions, and a request that is sent is replied
-/// to. [`Service::readiness`] tells of the rest.
+/// to. [`Service::until_ready`] waits for the rest.
 ///
 /// # Errors
 /// [`ServiceError`]. What was taken on by then may have been applied without an answer, and is answered when it is sent
